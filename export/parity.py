@@ -1,0 +1,463 @@
+"""Run an artifact, and compare it with the model it was made from.
+
+TensorFlow is imported only where a SavedModel or a model is at hand: a `.tflite` file runs with
+`ai-edge-litert` and NumPy alone.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .errors import ArtifactError, ParityError
+from .inspect import described_by, inspect_bytes, read_checked
+from .quiet import quiet
+
+# max|error| / max|reference|, by how the weights are stored.
+TOLERANCES = {None: 1e-5, "float16": 2e-3, "dynamic": 3e-2}
+RUNTIMES = ("litert", "tf.lite")
+_MODULES = {"litert": "ai_edge_litert.interpreter", "tf.lite": "tensorflow"}
+
+
+class TFLiteRunner:
+    """One signature of a loaded `.tflite`, called again and again: `runner(inputs) -> outputs`.
+
+    Attributes:
+        signature: its name.
+        inputs: `{name: (shape, dtype)}`, with None in a shape where the size is free.
+        outputs: the same of the outputs.
+    """
+
+    def __init__(self, interpreter, signature, report, path):
+        self.signature = signature
+        self.inputs = report.signatures[signature]["inputs"]
+        self.outputs = report.signatures[signature]["outputs"]
+        self._path = path
+        self._interpreter = interpreter  # The runner of a signature does not keep it alive.
+        self._run = interpreter.get_signature_runner(signature)
+        self._announced = False
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        arrays = _arrays(inputs, self.inputs, self.signature)
+        try:
+            # The runtime announces on standard error, at the first call, how it will compute.
+            with contextlib.nullcontext() if self._announced else quiet():
+                outputs = self._run(**arrays)
+            self._announced = True
+            return outputs
+        except (RuntimeError, ValueError) as error:
+            shapes = {name: array.shape for name, array in arrays.items()}
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"{self._path}: signature {self.signature!r} does not run on inputs of shapes "
+                f"{shapes}: {reason}"
+            ) from error
+
+
+def load_tflite(
+    path: str | os.PathLike, signature: str | None = None, *, runtime: str | None = None
+) -> TFLiteRunner:
+    """Load one signature of a `.tflite`, to be run on many inputs.
+
+    Args:
+        path: the file.
+        signature: its name; None for the only one, or for `serving_default`.
+        runtime: `"litert"` (ai-edge-litert), `"tf.lite"` (TensorFlow), or None for the first of
+            them that is installed.
+
+    Returns:
+        A `TFLiteRunner`: `runner({name: array}) -> {name: array}`.
+
+    Raises:
+        ArtifactError: for a file that is not a sound TFLite model or that needs operators which
+            the runtime lacks. Any change to a file of this library is found, by its checksum; in
+            a foreign file what the runtime itself does not check may be wrong.
+        ValueError: for an unknown signature or runtime.
+        ImportError: when the runtime is not installed.
+    """
+    content = read_checked(path)
+    report = inspect_bytes(content, path)
+    if not report.signatures:
+        raise ArtifactError(f"{path}: has no signatures, so its inputs have no names")
+    signature = _chosen(signature, report.signatures, path)
+    if report.flex or report.custom:
+        raise ArtifactError(
+            f"{path}: needs operators that are not built in: "
+            f"{', '.join(report.flex + report.custom)}"
+        )
+    kind = _interpreter_class(runtime)
+    try:
+        with quiet(), warnings.catch_warnings():
+            # tf.lite announces its own end on every load.
+            warnings.simplefilter("ignore")
+            interpreter = kind(model_content=content)
+        return TFLiteRunner(interpreter, signature, report, path)
+    except (RuntimeError, ValueError) as error:
+        raise ArtifactError(f"{path}: cannot be loaded ({_first_line(error)})") from error
+
+
+class SavedModelRunner:
+    """One signature of a loaded SavedModel: `runner(inputs) -> outputs`."""
+
+    def __init__(self, loaded, signature, path):
+        self.signature = signature
+        self._loaded = loaded  # A signature alone does not keep the variables alive.
+        self._run = loaded.signatures[signature]
+        self.inputs = _specs(self._run.structured_input_signature[1])
+        self.outputs = _specs(self._run.structured_outputs)
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        import tensorflow as tf
+
+        arrays = _arrays(inputs, self.inputs, self.signature)
+        outputs = self._run(**{name: tf.constant(array) for name, array in arrays.items()})
+        return {name: output.numpy() for name, output in outputs.items()}
+
+
+def load_saved_model(path: str | os.PathLike, signature: str | None = None) -> SavedModelRunner:
+    """Load one signature of a SavedModel folder, to be run on many inputs.
+
+    Args:
+        path: the folder, with or without its version number: the highest one is taken.
+        signature: its name; None for the only one, or for `serving_default`.
+
+    Returns:
+        A `SavedModelRunner`.
+
+    Raises:
+        ArtifactError: for a folder that is not a SavedModel.
+        ValueError: for an unknown signature.
+    """
+    import tensorflow as tf
+
+    folder = _version(Path(path))
+    try:
+        try:
+            loaded = tf.saved_model.load(str(folder))
+        except Exception as error:
+            if "not registered" not in str(error):
+                raise
+            # A graph that reads text holds operators that this import makes known.
+            importlib.import_module("tensorflow_text")
+            loaded = tf.saved_model.load(str(folder))
+    except Exception as error:
+        raise ArtifactError(f"{path}: cannot be loaded ({_first_line(error)})") from error
+    return SavedModelRunner(loaded, _chosen(signature, loaded.signatures, path), path)
+
+
+def run_artifact(
+    path: str | os.PathLike,
+    inputs: Mapping[str, Any],
+    signature: str | None = None,
+    *,
+    runtime: str | None = None,
+) -> dict[str, np.ndarray]:
+    """Run an artifact once.
+
+    Args:
+        path: a `.tflite` file or a SavedModel folder.
+        inputs: `{name: array}`; what is not an array of the wanted dtype is turned into one where
+            nothing is lost.
+        signature: its name; None for the only one, or for `serving_default`.
+        runtime: for a `.tflite`, as in `load_tflite`.
+
+    Returns:
+        `{name: array}`.
+
+    Raises:
+        ArtifactError: for a file or folder that is not a sound artifact.
+        ValueError: for unknown names, or inputs that do not fit.
+    """
+    return _load(path, signature, runtime)(inputs)
+
+
+class Difference(NamedTuple):
+    """How one output of one signature differs, over all inputs, in one runtime.
+
+    Attributes:
+        absolute: max|error|; infinite where the shapes differ.
+        relative: max|error| / max|reference|.
+        matched: share of equal values, for integers, booleans and strings; else None.
+        tolerance: the bound of `relative`; None where values are only counted.
+        equal: whether it is within its bound.
+    """
+
+    runtime: str
+    signature: str
+    output: str
+    absolute: float
+    relative: float
+    matched: float | None
+    tolerance: float | None
+    equal: bool
+
+    def __str__(self):
+        if self.matched is None:
+            found = f"max error {self.absolute:.2e}, relative {self.relative:.2e}"
+            found += f" (allowed {self.tolerance:.0e})"
+        else:
+            found = f"{self.matched:.2%} equal"
+        mark = "ok " if self.equal else "NOT EQUAL"
+        return f"{mark} {self.runtime} {self.signature} {self.output}: {found}"
+
+
+class ParityReport(NamedTuple):
+    """What `check_parity` found, one `Difference` for each runtime, signature and output."""
+
+    differences: list[Difference]
+
+    @property
+    def equal(self) -> bool:
+        """Whether every output is within its bound."""
+        return all(difference.equal for difference in self.differences)
+
+    def require_equal(self, name: str | os.PathLike) -> None:
+        """Raise `ParityError` unless `equal`; `name` is what its message calls the artifact."""
+        wrong = [str(difference) for difference in self.differences if not difference.equal]
+        if wrong:
+            raise ParityError("\n  ".join([f"{name} does not equal the model:", *wrong]))
+
+    def __str__(self):
+        return "\n".join(map(str, self.differences))
+
+
+def check_parity(
+    model,
+    path: str | os.PathLike,
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | Mapping[str, Sequence],
+    *,
+    tolerance: float | None = None,
+) -> ParityReport:
+    """Run an artifact and its model on the same inputs, in every runtime that is installed.
+
+    The first inputs run again at the end, after the shapes of all others, since an artifact may
+    be right only once.
+
+    Args:
+        model: what was exported: a `keras.Model` or `{name: function}`, as `export_tflite` takes
+            them. It runs as in training, not in the form that was traced for the artifact.
+        path: a `.tflite` file or a SavedModel folder.
+        inputs: `{argument: array}`; or a list of those, for several shapes; or for more than one
+            signature `{signature: list of those}`.
+        tolerance: bound of max|error| / max|reference|. None chooses by how the file stores its
+            weights: 1e-5 for float32, 2e-3 for float16, 3e-2 for dynamic range.
+
+    Returns:
+        A `ParityReport`. Integers (tokens) have to be equal; in a file with quantised weights
+        the share of equal ones is reported, and the other outputs of a row whose tokens differ
+        are not compared, since they belong to another answer.
+
+    Raises:
+        ArtifactError: for a file or folder that is not a sound artifact.
+        ValueError: for inputs that do not fit.
+    """
+    from .signatures import signatures_of
+
+    return compare(signatures_of(model, copy=False), path, inputs, tolerance=tolerance)
+
+
+def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None) -> ParityReport:
+    """`check_parity` for signatures that are already in one form."""
+    quantization = None
+    runtimes: tuple = (None,)
+    if Path(path).is_file():
+        report = inspect_bytes(read_checked(path), path)
+        quantization = described_by(report).get("quantization")
+        runtimes = _installed()
+    if tolerance is None:
+        tolerance = TOLERANCES[quantization]
+    differences = []
+    for signature, calls in _calls(inputs, signatures).items():
+        reference = _reference(signatures[signature])
+        expected = [reference(call) for call in calls]
+        for runtime in runtimes:
+            run = _load(path, signature, runtime)
+            calls, expected = [*calls, calls[0]], [*expected, expected[0]]
+            pairs = [(e, run(c)) for c, e in zip(calls, expected, strict=True)]
+            found = _differences(pairs, tolerance, exact=quantization is None)
+            name = runtime or "saved_model"
+            differences += [Difference(name, signature, *row) for row in found]
+    return ParityReport(differences)
+
+
+def _reference(signature):
+    import tensorflow as tf
+
+    specs = {k: (tuple(s.shape), s.dtype.name) for k, s in signature.arguments.items()}
+    function = signature.function if signature.eager else signature.concrete()
+
+    def run(inputs):
+        arrays = _arrays(inputs, specs, "reference")
+        outputs = function(**{name: tf.constant(array) for name, array in arrays.items()})
+        return {name: output.numpy() for name, output in outputs.items()}
+
+    return run
+
+
+def _calls(inputs, signatures):
+    """`{signature: [inputs of a call]}` from any of the forms."""
+    if isinstance(inputs, Mapping) and inputs and all(map(_is_calls, inputs.values())):
+        unknown = sorted(set(inputs) - set(signatures))
+        if unknown:
+            raise ValueError(f"inputs for unknown signatures: {unknown}. Known: {[*signatures]}")
+        calls = {k: [v] if isinstance(v, Mapping) else list(v) for k, v in inputs.items()}
+    elif len(signatures) == 1:
+        calls = {next(iter(signatures)): [inputs] if isinstance(inputs, Mapping) else list(inputs)}
+    else:
+        raise ValueError(
+            f"with several signatures inputs must be {{signature: [inputs]}}, of {[*signatures]}"
+        )
+    if not calls or not all(calls.values()):
+        raise ValueError("there is nothing to compare on: inputs are empty")
+    return calls
+
+
+def _is_calls(value):
+    return isinstance(value, Mapping) or (
+        isinstance(value, list | tuple)
+        and len(value) > 0
+        and all(isinstance(call, Mapping) for call in value)
+    )
+
+
+def _differences(pairs, tolerance, exact):
+    rows = []
+    for output in pairs[0][0]:
+        wanted, given = [], []
+        counted = not np.issubdtype(pairs[0][0][output].dtype, np.floating)
+        missing = any(output not in found or found[output].shape != reference[output].shape
+                      for reference, found in pairs)  # fmt: skip
+        if missing:
+            rows.append((output, np.inf, np.inf, None, tolerance, False))
+            continue
+        for reference, found in pairs:
+            rows_equal = slice(None) if exact or counted else _same_answer(reference, found, output)
+            wanted.append(np.ravel(reference[output][rows_equal]))
+            given.append(np.ravel(found[output][rows_equal]))
+        wanted, given = np.concatenate(wanted), np.concatenate(given)
+        if counted:
+            share = float(np.mean(wanted == given)) if wanted.size else 1.0
+            bound = 0.0 if exact else None
+            rows.append((output, 1.0 - share, 1.0 - share, share, bound, share == 1 or not exact))
+        else:
+            absolute, relative = _error(wanted, given)
+            rows.append((output, absolute, relative, None, tolerance, relative <= tolerance))
+    return rows
+
+
+def _same_answer(reference, found, output):
+    """Which rows of an output belong to rows whose integers (tokens) all agree."""
+    same = np.ones(reference[output].shape[:1], bool)
+    for name, wanted in reference.items():
+        if np.issubdtype(wanted.dtype, np.integer) and wanted.shape[:1] == same.shape:
+            same &= (wanted == found[name]).reshape(len(same), -1).all(axis=1)
+    return same if same.ndim and same.size else slice(None)
+
+
+def _error(wanted, given):
+    wanted, given = wanted.astype(np.float64), given.astype(np.float64)
+    finite = np.isfinite(wanted)
+    if not np.array_equal(wanted[~finite], given[~finite], equal_nan=True):
+        return np.inf, np.inf
+    error = np.abs(wanted[finite] - given[finite])
+    absolute = float(error.max(initial=0.0))
+    scale = float(np.abs(wanted[finite]).max(initial=0.0))
+    return absolute, absolute / scale if scale else absolute
+
+
+def _load(path, signature, runtime):
+    if Path(path).is_dir():
+        if runtime is not None:
+            raise ValueError(f"runtime is for .tflite files. Received: runtime={runtime!r}")
+        return load_saved_model(path, signature)
+    return load_tflite(path, signature, runtime=runtime)
+
+
+def _installed() -> tuple[str, ...]:
+    return tuple(
+        name for name in RUNTIMES if importlib.util.find_spec(_MODULES[name].split(".")[0])
+    )
+
+
+def _interpreter_class(runtime):
+    if runtime is not None and runtime not in RUNTIMES:
+        raise ValueError(
+            f"runtime must be one of {', '.join(RUNTIMES)} or None. Received: runtime={runtime!r}"
+        )
+    names = _installed() if runtime is None else (runtime,)
+    if not names:
+        raise ImportError("a TFLite runtime is needed: pip install ai-edge-litert")
+    module = importlib.import_module(_MODULES[names[0]])
+    return module.Interpreter if names[0] == "litert" else module.lite.Interpreter
+
+
+def _version(path) -> Path:
+    if (path / "saved_model.pb").is_file():
+        return path
+    versions = [p for p in _folders(path) if p.name.isdigit() and (p / "saved_model.pb").is_file()]
+    if not versions:
+        raise ArtifactError(f"{path}: is not a SavedModel (no saved_model.pb)")
+    return max(versions, key=lambda p: int(p.name))
+
+
+def _folders(path) -> Iterator[Path]:
+    return (p for p in path.iterdir() if p.is_dir())
+
+
+def _chosen(signature, signatures, path) -> str:
+    if signature is None:
+        names = list(signatures)
+        if len(names) == 1:
+            return names[0]
+        signature = "serving_default"
+    if signature not in signatures:
+        raise ValueError(
+            f"{path}: has the signatures {', '.join(sorted(signatures))}. "
+            f"Received: signature={signature!r}"
+        )
+    return signature
+
+
+def _arrays(inputs, specs, signature) -> dict[str, np.ndarray]:
+    if set(inputs) != set(specs):
+        raise ValueError(
+            f"signature {signature!r} takes {sorted(specs)}. Received: {sorted(inputs)}"
+        )
+    return {name: _array(name, inputs[name], *specs[name]) for name in specs}
+
+
+def _array(name, value, shape, dtype):
+    array = np.asarray(value)
+    if dtype == "string":
+        array = array.astype(object)
+    else:
+        if array.dtype != dtype and not _fits(array, dtype):
+            raise ValueError(f"input {name!r} must be {dtype}. Received: {array.dtype}")
+        array = array.astype(dtype)
+    if len(array.shape) != len(shape) or any(
+        size is not None and size != given for size, given in zip(shape, array.shape, strict=True)
+    ):
+        raise ValueError(f"input {name!r} must be of shape {shape}. Received: {array.shape}")
+    return array
+
+
+def _fits(array, dtype):
+    """Whether a plain list of numbers, which NumPy made 64 bits wide, means the wanted dtype."""
+    if array.dtype.kind == "f" and np.dtype(dtype).kind == "f":
+        return True
+    return array.dtype.kind in "iu" and bool(np.all(array.astype(dtype) == array))
+
+
+def _specs(specs):
+    return {name: (tuple(s.shape), s.dtype.name) for name, s in specs.items()}
+
+
+def _first_line(error) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,245 @@
+"""A model whose recurrent layers run in a loop that every target can hold.
+
+The loop of `keras.layers.RNN` becomes TensorList operators, which TFLite's built-in set supports
+only when the batch size is fixed. `portable` puts the same cells into the loop that this library
+exports its own layers with, so a user's `keras.layers.GRU` leaves at any batch size and length.
+"""
+
+import inspect
+
+import keras
+from keras import ops, tree
+
+from keras_attention.loops import run_steps
+
+RECURRENT = (keras.layers.RNN, keras.layers.GRU, keras.layers.LSTM, keras.layers.SimpleRNN)
+
+
+class _PortableRNN(keras.layers.RNN):
+    """An RNN layer's cell, and with it its weights, in the loop of `run_steps`; inference only."""
+
+    def __init__(self, layer):
+        super().__init__(
+            layer.cell,
+            return_sequences=layer.return_sequences,
+            return_state=layer.return_state,
+            go_backwards=layer.go_backwards,
+            zero_output_for_mask=layer.zero_output_for_mask,
+            name=layer.name,
+            dtype=layer.dtype_policy,
+        )
+
+    # Without a `training` argument: Keras draws dropout masks for a cell before the loop even when
+    # they are not used, and the state of that generator would be written to in the artifact.
+    def call(self, sequences, initial_state=None, mask=None):
+        if len(sequences.shape) != 3:
+            raise ValueError(
+                f"layer {self.name!r} cannot be exported: only inputs (batch, time, width) can. "
+                f"Received: inputs of shape {tuple(sequences.shape)}"
+            )
+        states = self._states(sequences, initial_state)
+        structure = tree.map_structure(lambda _: None, states)
+        states = tuple(tree.flatten(states))
+        inputs = (sequences,)
+        if mask is not None:
+            mask = ops.cast(tree.flatten(mask)[0], sequences.dtype)
+            inputs += (ops.expand_dims(mask, -1) if len(mask.shape) == 2 else mask,)
+            # The output to hold while steps are masked; where those give zeros it is not needed.
+            shape = self.compute_output_shape(tuple(sequences.shape))
+            width = tree.flatten(shape[0] if self.return_state else shape)[-1]
+            held = ops.zeros((ops.shape(sequences)[0], width), dtype=self.cell.compute_dtype)
+            states = (held, *states)
+        if self.go_backwards:
+            inputs = tuple(ops.flip(x, axis=1) for x in inputs)
+
+        def step(inputs, states):
+            if mask is None:
+                output, states = self.cell(inputs[0], _pack(structure, states))
+                return (output,), tuple(tree.flatten(states))
+            sequence, keep = inputs
+            keep = keep > 0.5
+            held, *states = states
+            output, new_states = self.cell(sequence, _pack(structure, states))
+            instead = ops.zeros_like(held) if self.zero_output_for_mask else held
+            output = ops.where(keep, output, instead)
+            new_states = tree.flatten(new_states)
+            new_states = [ops.where(keep, n, s) for n, s in zip(new_states, states, strict=True)]
+            return (output,), (output, *new_states)
+
+        (outputs,), states = run_steps(step, inputs, states)
+        states = states if mask is None else states[1:]
+        output = outputs if self.return_sequences else outputs[:, -1]
+        output = ops.cast(output, self.compute_dtype)
+        if not self.return_state:
+            return output
+        states = [ops.cast(state, self.compute_dtype) for state in states]
+        return (output, *_pack(structure, states))
+
+    def _states(self, sequences, initial_state):
+        if initial_state is None:
+            initial_state = self.get_initial_state(batch_size=ops.shape(sequences)[0])
+        if not tree.is_nested(initial_state):
+            initial_state = [initial_state]
+        return tree.map_structure(
+            lambda x: ops.convert_to_tensor(x, dtype=self.cell.compute_dtype), list(initial_state)
+        )
+
+
+def _pack(structure, flat):
+    return tree.pack_sequence_as(structure, list(flat))
+
+
+class _PortableBidirectional(keras.layers.Bidirectional):
+    """Bidirectional over two layers that exist; Keras's own makes new ones from their configs."""
+
+    def __init__(self, layer, forward_layer, backward_layer):
+        keras.layers.Layer.__init__(self, name=layer.name, dtype=layer.dtype_policy)
+        self.forward_layer = forward_layer
+        self.backward_layer = backward_layer
+        self.merge_mode = layer.merge_mode
+        self.stateful = False
+        self.return_sequences = layer.return_sequences
+        self.return_state = layer.return_state
+        self.supports_masking = True
+        self.input_spec = None
+
+
+class _PortableTimeDistributed(keras.layers.TimeDistributed):
+    """The layer applied once to all time steps: (B, T, ...) read as (B*T, ...)."""
+
+    def call(self, inputs, mask=None):
+        shape = ops.shape(inputs)
+        flat = ops.reshape(inputs, (-1, *shape[2:]))
+        arguments = {}
+        if mask is not None and "mask" in inspect.signature(self.layer.call).parameters:
+            arguments["mask"] = ops.reshape(mask, (-1, *ops.shape(mask)[2:]))
+        outputs = self.layer(flat, **arguments)
+        return ops.reshape(outputs, (*shape[:2], *ops.shape(outputs)[1:]))
+
+
+def portable(model: keras.Model) -> keras.Model:
+    """The model with Keras's recurrent layers in a loop that converts at any batch and length.
+
+    `RNN`, `GRU`, `LSTM`, `SimpleRNN`, `Bidirectional` of them and `TimeDistributed` are replaced,
+    in nested models too. The replacements hold the same variables as `model`, every other layer is
+    the same object, and the outputs are equal. The copy is for inference: it has no dropout.
+    The loop takes its exported form inside `keras_attention.exporting(...)`.
+
+    Args:
+        model: a built functional or Sequential model.
+
+    Returns:
+        A functional model over the same weights; `model` itself where nothing had to be replaced.
+
+    Raises:
+        ValueError: for a recurrent layer that cannot be replaced, by its path: one with
+            `stateful=True`, one that overrides `call`, one inside a subclassed model or a custom
+            layer. Also for a model that is subclassed itself or not built.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_attention.export.portable import portable
+    >>> inputs = keras.Input((None, 4))
+    >>> model = keras.Model(inputs, keras.layers.GRU(3)(inputs))
+    >>> portable(model).output_shape
+    (None, 3)
+    """
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"a keras.Model is needed. Received: model={model!r}")
+    if not _is_graph(model):
+        raise ValueError(
+            f"model {model.name!r} is subclassed, so the layers inside its call cannot be seen: "
+            "give named functions over it instead, {name: (callable, {argument: InputSpec})}"
+        )
+    return _replaced(model, model.name, {})
+
+
+def _replaced(layer, path, done):
+    """`layer`, or what stands for it in the copy; the same one for every use of a layer."""
+    if id(layer) not in done:
+        done[id(layer)] = _replacement(layer, path, done)
+    return done[id(layer)]
+
+
+def _replacement(layer, path, done):
+    if isinstance(layer, keras.layers.Bidirectional):
+        forward, backward = (
+            _replaced(child, f"{path}/{child.name}", done)
+            for child in (layer.forward_layer, layer.backward_layer)
+        )
+        return _PortableBidirectional(layer, forward, backward)
+    if isinstance(layer, keras.layers.RNN):
+        _refuse_special(layer, path)
+        return _PortableRNN(layer)
+    if isinstance(layer, keras.layers.TimeDistributed):
+        child = _replaced(layer.layer, f"{path}/{layer.layer.name}", done)
+        return _PortableTimeDistributed(child, name=layer.name, dtype=layer.dtype_policy)
+    if not _contains_recurrent(layer):
+        return layer
+    if not _is_graph(layer):
+        inner = next(p for p, child in _descendants(layer, path) if _is_recurrent(child))
+        raise ValueError(
+            f"{inner} cannot be exported: it is called inside {path!r} "
+            f"({type(layer).__name__}), where it cannot be replaced. Build that part with the "
+            "functional API, or export a function with a fixed batch size"
+        )
+    return _graph_copy(layer, path, done)
+
+
+def _graph_copy(model, path, done):
+    # A bare model over the same graph: cloning a compiled one would also rebuild its losses.
+    if isinstance(model, keras.Sequential):
+        bare = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+    else:
+        bare = keras.Model(model.input, model.output, name=model.name)
+
+    def clone(operation):
+        if not isinstance(operation, keras.layers.Layer):
+            return operation
+        return _replaced(operation, f"{path}/{operation.name}", done)
+
+    copy = keras.models.clone_model(bare, clone_function=clone)
+    copy.supports_masking = model.supports_masking
+    return copy
+
+
+def _is_graph(layer):
+    """Whether its layers are known and called by Keras, not by code of its own."""
+    if not isinstance(layer, keras.Sequential | keras.Function):
+        return False
+    if not layer.built:
+        raise ValueError(
+            f"model {layer.name!r} is not built: call it once, or give it an Input, first"
+        )
+    return type(layer).call.__module__.split(".")[0] == "keras"
+
+
+def _is_recurrent(layer):
+    return isinstance(
+        layer, keras.layers.RNN | keras.layers.Bidirectional | keras.layers.TimeDistributed
+    )
+
+
+def _refuse_special(layer, path):
+    if layer.stateful:
+        raise ValueError(
+            f"{path} cannot be exported: stateful=True keeps its state in a variable. Build it "
+            "with stateful=False and pass initial_state, or return the state and feed it back"
+        )
+    if type(layer).call not in {kind.call for kind in RECURRENT}:
+        raise ValueError(
+            f"{path} cannot be exported: {type(layer).__name__} has a call of its own; GRU, LSTM, "
+            "SimpleRNN and RNN(cell) can be"
+        )
+
+
+def _contains_recurrent(layer):
+    return any(_is_recurrent(child) for _, child in _descendants(layer, layer.name))
+
+
+def _descendants(layer, path):
+    for child in layer._flatten_layers(include_self=False, recursive=False):
+        below = f"{path}/{child.name}"
+        yield below, child
+        yield from _descendants(child, below)

@@ -1,0 +1,214 @@
+"""Attention: score, mask, normalise, read."""
+
+import keras
+from keras import ops
+
+from . import masking, normalizers, scores
+
+
+def attend(score, normalizer, query, projected_key, mask=None, training=None):
+    """Score, mask, normalise: weights (B, T, S) in float32 or wider."""
+    return normalizer(score.compare(query, projected_key), mask, training=training)
+
+
+def read(weights, value):
+    """The context `c = sum_s a_s v_s`: (B, T, S), (B, S, Dv) -> (B, T, Dv)."""
+    return ops.matmul(ops.cast(weights, value.dtype), value)
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+class Attention(keras.layers.Layer):
+    """Reads values by how well their keys answer a query.
+
+    `e = score(q, k)`, `a = normalizer(e, mask)`, `c = sum_s a_s v_s`.
+
+    Masks are boolean, True = may be read. A masked key has a weight of exactly 0; a query with
+    nothing to read, or one that is masked itself, reads a context of zeros. What upstream layers
+    say of padding (`Embedding(mask_zero=True)`, `Masking`) arrives by itself; a mask that is
+    given wins.
+
+    Args:
+        score: a name (`"dot"`, `"scaled_dot"`, `"bilinear"`, `"additive"`, `"mlp"`, `"cosine"`)
+            or a `Score`.
+        normalizer: a name (`"softmax"`, `"sparsemax"`, `"sigmoid"`) or a callable
+            `(scores, mask, training) -> weights`.
+        dropout: fraction of the weights dropped in training, after they are returned.
+        seed: of the dropout.
+
+    Call arguments:
+        query: (B, T, Dq), or one query a row (B, Dq). A list `[query, value]` or
+            `[query, value, key]` is accepted in its place, as `keras.layers.Attention` takes it.
+        value: (B, S, Dv).
+        key: (B, S, Dk); the value when None.
+        query_mask: boolean (B, T).
+        value_mask: boolean (B, S).
+        key_mask: boolean (B, S).
+        attention_mask: boolean (B, T, S).
+        use_causal_mask: whether a query may read only keys up to its own position, the last query
+            standing at the last key. (`keras.layers.Attention` lets the first query stand at the
+            first key: the same where T = S, of no use over a cache.)
+        return_attention_scores: whether to return the weights too.
+        training: whether to drop weights.
+
+    Returns:
+        The context (B, T, Dv), or (B, Dv) of a query of rank 2; with `return_attention_scores`
+        the pair of it and the weights, (B, T, S) or (B, S), from before dropout.
+
+    Raises:
+        ValueError: in `build`, for a wrong rank or for widths that the score cannot compare; in
+            the call, for a mask of the wrong rank or length.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_attention import Attention
+    >>> query = keras.Input((None, 16))
+    >>> source = keras.Input((None,), dtype="int32")
+    >>> memory = keras.layers.Embedding(100, 32, mask_zero=True)(source)
+    >>> context, weights = Attention("additive")(query, memory, return_attention_scores=True)
+    >>> context.shape, weights.shape
+    ((None, None, 32), (None, None, None))
+
+    Reference:
+        Bahdanau, Cho, Bengio, ICLR 2015, equations 5 and 6; Luong, Pham, Manning, EMNLP 2015,
+        section 3.1.
+    """
+
+    def __init__(self, score="dot", normalizer="softmax", dropout=0.0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.score = scores.get(score, dtype=self.dtype_policy)
+        self.normalizer = normalizers.get(normalizer)
+        self.dropout = dropout
+        self.seed = seed
+        self._dropout = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy)
+        self.supports_masking = True
+
+    def __call__(self, query, value=None, key=None, mask=None, **kwargs):
+        # Keras's list form, unpacked here so that Keras itself sees separate tensors and hands
+        # over the mask of each.
+        if isinstance(query, (list, tuple)) and value is None:
+            query, value, key = (*query, None) if len(query) == 2 else query
+        if value is None:
+            raise ValueError(
+                "Attention needs a query and a value; a sequence that attends to itself is "
+                "SelfAttention, one that is summed up in a vector is AttentionPooling. "
+                "Received: value=None"
+            )
+        if mask is not None:
+            kwargs.update(zip(("query_mask", "value_mask", "key_mask"), mask, strict=False))
+        inputs = (query, value) if key is None else (query, value, key)
+        return super().__call__(*inputs, **kwargs)
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        key_shape = value_shape if key_shape is None else key_shape
+        if len(query_shape) not in (2, 3):
+            raise ValueError(
+                "query must have shape (batch, length, width) or (batch, width). "
+                f"Received: query_shape={tuple(query_shape)}"
+            )
+        if len(value_shape) != 3 or value_shape[-1] is None:
+            raise ValueError(
+                "value must have shape (batch, length, width) with a known width. "
+                f"Received: value_shape={tuple(value_shape)}"
+            )
+        if len(key_shape) == 3 and len({key_shape[1], value_shape[1]} - {None}) == 2:
+            raise ValueError(
+                "key and value must have one length. "
+                f"Received: key_shape={tuple(key_shape)}, value_shape={tuple(value_shape)}"
+            )
+        if len(query_shape) == 2:
+            query_shape = (query_shape[0], 1, query_shape[1])
+        self.score.build(query_shape, key_shape)
+        self.built = True
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        use_causal_mask=False,
+        return_attention_scores=False,
+        training=None,
+    ):
+        key = value if key is None else key
+        one_query = len(query.shape) == 2
+        if one_query:
+            query = ops.expand_dims(query, 1)  # (B, 1, Dq)
+        batch, queries, keys = query.shape[0], query.shape[1], value.shape[1]
+        _check_mask("query_mask", query_mask, (batch, queries))
+        _check_mask("value_mask", value_mask, (batch, keys))
+        _check_mask("key_mask", key_mask, (batch, keys))
+        _check_mask("attention_mask", attention_mask, (batch, queries, keys))
+
+        mask = masking.combine_masks(
+            masking.over_queries(query_mask),
+            masking.over_keys(value_mask),
+            masking.over_keys(key_mask),
+            attention_mask,
+            self._causal_mask(query, value) if use_causal_mask else None,
+        )  # (B, T, S), each axis may be 1
+        if mask is not None:
+            # What nobody may read is selected away, so that NaN in padding reaches neither the
+            # result nor a gradient.
+            readable = ops.any(mask, axis=-2)
+            key, value = masking.select(key, readable), masking.select(value, readable)
+        if query_mask is not None:
+            query = masking.select(query, ops.cast(query_mask, "bool"))
+
+        weights = attend(
+            self.score,
+            self.normalizer,
+            query,
+            self.score.project_key(key),
+            mask,
+            training,
+        )  # (B, T, S)
+        context = read(self._dropout(weights, training=training), value)  # (B, T, Dv)
+        if one_query:
+            weights, context = ops.squeeze(weights, 1), ops.squeeze(context, 1)
+        if return_attention_scores:
+            return context, ops.cast(weights, self.compute_dtype)
+        return context
+
+    def _causal_mask(self, query, value):
+        queries, keys = ops.shape(query)[1], ops.shape(value)[1]
+        return ops.expand_dims(masking.causal_mask(queries, keys, offset=keys - queries), 0)
+
+    def compute_output_spec(self, query, value, key=None, return_attention_scores=False, **kwargs):
+        context = keras.KerasTensor((*query.shape[:-1], value.shape[-1]), self.compute_dtype)
+        weights = keras.KerasTensor((*query.shape[:-1], value.shape[-2]), self.compute_dtype)
+        return (context, weights) if return_attention_scores else context
+
+    def compute_mask(self, query, previous_mask=None):
+        return previous_mask
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "score": keras.saving.serialize_keras_object(self.score),
+            "normalizer": keras.saving.serialize_keras_object(self.normalizer),
+            "dropout": self.dropout,
+            "seed": self.seed,
+        }
+
+
+def _check_mask(name, mask, shape):
+    """Refuse a mask whose rank or known lengths are not those of `shape` (or 1)."""
+    if mask is None:
+        return
+    received = tuple(ops.convert_to_tensor(mask).shape)
+    fits = len(received) == len(shape) and all(
+        length in (None, 1, wanted) or wanted is None
+        for length, wanted in zip(received, shape, strict=True)
+    )
+    if not fits:
+        letters = ("batch", "queries", "keys") if len(shape) == 3 else ("batch", name[:-5])
+        hint = " A mask of keys (batch, keys) goes to value_mask." if len(shape) == 3 else ""
+        raise ValueError(
+            f"{name} must have shape ({', '.join(letters)}) = {shape}.{hint} "
+            f"Received: {name}.shape={received}"
+        )

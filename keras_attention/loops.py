@@ -1,0 +1,102 @@
+"""One step, two loops: how a recurrent step is run over time, in training and in an artifact."""
+
+from collections.abc import Callable, Sequence
+
+import keras
+from keras import ops
+
+from .targets import export_target
+
+Tensors = tuple
+Step = Callable[[Tensors, Tensors], tuple[Tensors, Tensors]]
+
+
+def write_row(buffer, index, row):
+    """`buffer` (L, ...) with `row` (...) written at `index`, in the form the target can run.
+
+    ONNX has no counterpart of XLA's dynamic update slice, which is the quickest form elsewhere.
+    """
+    row = ops.expand_dims(row, 0)
+    if export_target() in (None, "tflite"):
+        start = [index, *[0] * (len(buffer.shape) - 1)]
+        return ops.slice_update(buffer, start, row)
+    return ops.scatter_update(buffer, ops.reshape(index, (1, 1)), row)
+
+
+def run_steps(step: Step, inputs: Sequence, states: Sequence) -> tuple[Tensors, Tensors]:
+    """Run `outputs, states = step(inputs, states)` along the time axis of the inputs.
+
+    Training goes through `keras.layers.RNN`, the one loop that differentiates in a TensorFlow
+    graph, under XLA and on JAX alike. Inside `exporting(...)` it is a `while_loop` that writes
+    into buffers: no gradient on TensorFlow, but it converts to TFLite's built-in operators and
+    to ONNX at any batch size and length.
+
+    Args:
+        step: function of a tuple of inputs (B, D) and a tuple of states to a tuple of outputs
+            (B, D) and the next states. It may close over anything; random draws belong outside.
+            Only the last output may be of unknown width.
+        inputs: tensors (B, T, D) of one dtype and of static widths.
+        states: tensors (B, D) of static widths.
+
+    Returns:
+        The outputs, each (B, T, D), and the last states.
+    """
+    loop = _differentiable_loop if export_target() is None else _exported_loop
+    return loop(step, tuple(inputs), tuple(states))
+
+
+def _differentiable_loop(step, inputs, states):
+    widths = []
+
+    class Cell(keras.layers.Layer):
+        # Holds no weights: those that `step` closes over belong to the layer that called.
+        state_size = tuple(state.shape[-1] for state in states)
+
+        def call(self, inputs, states, training=False):
+            outputs, states = step(_split(inputs, input_widths), tuple(states))
+            widths[:] = [output.shape[-1] for output in outputs]
+            return _side_by_side(outputs), list(states)
+
+    # keras.layers.RNN takes one tensor and gives one, so what goes in and what comes out travels
+    # side by side in the last axis.
+    input_widths = [x.shape[-1] for x in inputs]
+    dtype = inputs[0].dtype
+    rnn = keras.layers.RNN(Cell(dtype=dtype), return_sequences=True, return_state=True, dtype=dtype)
+    outputs, *states = rnn(_side_by_side(inputs), initial_state=list(states))
+    return _split(outputs, widths), tuple(states)
+
+
+def _side_by_side(tensors):
+    return tensors[0] if len(tensors) == 1 else ops.concatenate(tensors, axis=-1)
+
+
+def _split(together, widths):
+    """The inverse of `_side_by_side`; the last part may be of unknown width."""
+    parts, start = [], 0
+    for width in widths[:-1]:
+        parts.append(together[..., start : start + width])
+        start += width
+    return (*parts, together[..., start:] if start else together)
+
+
+def _exported_loop(step, inputs, states):
+    inputs = tuple(ops.moveaxis(x, 1, 0) for x in inputs)  # (T, B, D)
+    length = ops.shape(inputs[0])[0]
+    first, _ = step(tuple(x[0] for x in inputs), states)  # for the shapes alone
+    buffers = tuple(
+        ops.zeros((length, *[ops.shape(row)[i] for i in range(len(row.shape))]), dtype=row.dtype)
+        for row in first
+    )
+
+    def body(index, states, buffers):
+        row_inputs = tuple(ops.take(x, index, axis=0) for x in inputs)
+        outputs, states = step(row_inputs, states)
+        buffers = tuple(write_row(b, index, o) for b, o in zip(buffers, outputs, strict=True))
+        return index + 1, states, buffers
+
+    _, states, buffers = ops.while_loop(
+        lambda index, states, buffers: index < length,
+        body,
+        (ops.convert_to_tensor(0, "int32"), states, buffers),
+    )
+    return tuple(ops.moveaxis(b, 0, 1) for b in buffers), states

@@ -1,0 +1,462 @@
+"""Scores: how well a key answers a query.
+
+A score is a layer of `(query (B, T, Dq), key (B, S, Dk)) -> scores (B, T, S)`. It owns weights and
+knows no mask. A decoder asks many queries of one memory, so a score comes in two parts:
+`project_key(key)`, once per memory, and `compare(query, projected_key)`, once per query.
+
+To add one: subclass `Score`, write `build` and `compare` (and `project_key` where the key has a
+part of its own), add it to `_NAMED`, and give it a row in `tests/cases.py`.
+"""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from .normalizers import widen
+
+register = keras.saving.register_keras_serializable("keras_attention")
+
+
+class Score(keras.layers.Layer):
+    """Base of all scores: `e = compare(q, project_key(k))`.
+
+    Call arguments:
+        query: (B, T, Dq).
+        key: (B, S, Dk).
+
+    Returns:
+        Scores (B, T, S), in float32 or wider.
+
+    Raises:
+        ValueError: in `build`, when a rank is not 3, a width is unknown, or the two widths do not
+            fit the score.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention import AdditiveScore
+    >>> score = AdditiveScore(units=8)
+    >>> score(np.ones((2, 3, 4)), np.ones((2, 5, 7))).shape.as_list()
+    [2, 3, 5]
+    """
+
+    def build(self, query_shape, key_shape):
+        if self.built:
+            # Two layers around one score would be saved as two scores and load as two.
+            raise ValueError(
+                "a score belongs to one layer: give each layer its own. "
+                f"Received: score={self.name!r}, which is already built"
+            )
+        for name, shape in (("query", query_shape), ("key", key_shape)):
+            if len(shape) != 3 or shape[-1] is None:
+                raise ValueError(
+                    f"{type(self).__name__} needs a {name} of shape (batch, length, width) with a "
+                    f"known width. Received: {name}_shape={tuple(shape)}"
+                )
+        self.built = True
+
+    def project_key(self, key):
+        """What `compare` needs of the key, (B, S, ...); computed once per memory."""
+        return key
+
+    def compare(self, query, projected_key):
+        """Scores (B, T, S) of each query against each projected key."""
+        raise NotImplementedError(f"{type(self).__name__} must implement compare")
+
+    def call(self, query, key):
+        return self.compare(query, self.project_key(key))
+
+    def compute_output_shape(self, query_shape, key_shape):
+        return (*query_shape[:-1], key_shape[-2])
+
+    def compute_output_spec(self, query, key):
+        shape = self.compute_output_shape(query.shape, key.shape)
+        return keras.KerasTensor(shape, keras.backend.result_type(self.compute_dtype, "float32"))
+
+    def get_config(self):
+        # Written out: the one that Keras makes up refuses a `DTypePolicy` object as `dtype`.
+        return super().get_config()
+
+    def _refuse_different_widths(self, query_shape, key_shape):
+        if query_shape[-1] != key_shape[-1]:
+            raise ValueError(
+                f"{type(self).__name__} needs queries and keys of one width; 'bilinear' and "
+                f"'additive' scores take two. Received: query_shape={tuple(query_shape)}, "
+                f"key_shape={tuple(key_shape)}"
+            )
+
+
+@register
+class DotScore(Score):
+    """Dot product: `e = q . k`.
+
+    The product is made in float32 or wider, so half precision does not overflow.
+
+    Call arguments:
+        query: (B, T, D).
+        key: (B, S, D).
+
+    Returns:
+        Scores (B, T, S).
+
+    Raises:
+        ValueError: in `build`, when query and key differ in width.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention import DotScore
+    >>> query, key = np.array([[[1.0, 2.0]]]), np.array([[[3.0, 4.0], [5.0, 6.0]]])
+    >>> DotScore()(query, key).numpy().tolist()
+    [[[11.0, 17.0]]]
+
+    Reference:
+        Luong, Pham, Manning, "Effective Approaches to Attention-based Neural Machine
+        Translation", EMNLP 2015, equation 8 (dot).
+    """
+
+    def build(self, query_shape, key_shape):
+        super().build(query_shape, key_shape)
+        self._refuse_different_widths(query_shape, key_shape)
+
+    def compare(self, query, projected_key):
+        return ops.matmul(widen(query), ops.swapaxes(widen(projected_key), -1, -2))  # (B, T, S)
+
+
+@register
+class ScaledDotScore(DotScore):
+    """Scaled dot product: `e = q . k / sqrt(D)`.
+
+    Call arguments:
+        query: (B, T, D).
+        key: (B, S, D).
+
+    Returns:
+        Scores (B, T, S).
+
+    Raises:
+        ValueError: in `build`, when query and key differ in width.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention import ScaledDotScore
+    >>> ScaledDotScore()(np.ones((1, 1, 4)), 2 * np.ones((1, 1, 4))).numpy().tolist()
+    [[[4.0]]]
+
+    Reference:
+        Vaswani et al., "Attention Is All You Need", NeurIPS 2017, equation 1.
+    """
+
+    def compare(self, query, projected_key):
+        return super().compare(widen(query) * query.shape[-1] ** -0.5, projected_key)
+
+
+@register
+class CosineScore(DotScore):
+    """Cosine: `e = scale * q . k / (|q| |k|)`.
+
+    A zero vector has cosine 0 to everything, and gradient 0.
+
+    Args:
+        scale: sharpness of the weights; with the default 1 all scores lie in [-1, 1], where
+            softmax is close to uniform.
+
+    Call arguments:
+        query: (B, T, D).
+        key: (B, S, D).
+
+    Returns:
+        Scores (B, T, S).
+
+    Raises:
+        ValueError: in `build`, when query and key differ in width.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention import CosineScore
+    >>> query, key = np.array([[[2.0, 0.0]]]), np.array([[[3.0, 0.0], [0.0, 0.0]]])
+    >>> CosineScore()(query, key).numpy().tolist()
+    [[[1.0, 0.0]]]
+
+    Reference:
+        Graves, Wayne, Danihelka, "Neural Turing Machines", 2014, equations 5 and 6. There the
+        sharpness is emitted by the controller; here it is a constant.
+    """
+
+    def __init__(self, scale: float = 1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = scale
+
+    def project_key(self, key):
+        return _unit(widen(key))
+
+    def compare(self, query, projected_key):
+        return self.scale * super().compare(_unit(widen(query)), projected_key)
+
+    def get_config(self):
+        return {**super().get_config(), "scale": self.scale}
+
+
+def _unit(x):
+    """`x / |x|`, and 0 with gradient 0 where x is 0."""
+    square = ops.sum(ops.square(x), axis=-1, keepdims=True)
+    nonzero = square > 0
+    # The inner selection keeps the gradient of the branch not taken finite.
+    return ops.where(nonzero, x * ops.rsqrt(ops.where(nonzero, square, 1.0)), 0.0)
+
+
+class _WeightedScore(Score):
+    """A score with kernels: holds what Keras lets one say of a kernel."""
+
+    def __init__(
+        self,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+
+    def _dense(self, units, input_width, name, **kwargs):
+        # A fresh initializer each: Keras's give the same numbers whenever they are called again.
+        dense = keras.layers.Dense(
+            units,
+            kernel_initializer=self.kernel_initializer.clone(),
+            kernel_regularizer=self.kernel_regularizer,
+            kernel_constraint=self.kernel_constraint,
+            dtype=self.dtype_policy,
+            name=name,
+            **{"use_bias": False, **kwargs},
+        )
+        dense.build((None, input_width))
+        return dense
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+        }
+
+
+@register
+class BilinearScore(_WeightedScore):
+    """Bilinear form, Luong's "general": `e = q^T W k`.
+
+    Args:
+        kernel_initializer: of `W`.
+        kernel_regularizer: of `W`.
+        kernel_constraint: of `W`.
+
+    Call arguments:
+        query: (B, T, Dq).
+        key: (B, S, Dk).
+
+    Returns:
+        Scores (B, T, S).
+
+    Raises:
+        ValueError: in `build`, when a rank is not 3 or a width is unknown.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention import BilinearScore
+    >>> BilinearScore()(np.ones((2, 3, 4)), np.ones((2, 5, 7))).shape.as_list()
+    [2, 3, 5]
+
+    Reference:
+        Luong, Pham, Manning, EMNLP 2015, equation 8 (general).
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.key_dense = None
+
+    def build(self, query_shape, key_shape):
+        super().build(query_shape, key_shape)
+        self.key_dense = self._dense(query_shape[-1], key_shape[-1], "key")
+
+    def project_key(self, key):
+        return self.key_dense(key)  # (B, S, Dq)
+
+    def compare(self, query, projected_key):
+        return ops.matmul(widen(query), ops.swapaxes(widen(projected_key), -1, -2))  # (B, T, S)
+
+
+@register
+class MLPScore(_WeightedScore):
+    """A perceptron over the concatenation: `e = v^T f(W_n ... f(W_1 [q; k] + b_1) ... + b_n)`.
+
+    `W_1 [q; k]` is computed as `W_q q + W_k k`, the same sum, so that the key's part is made once
+    per memory.
+
+    Args:
+        units: width of each hidden layer, an int or a sequence of ints; None is one hidden layer
+            of the key's width.
+        activation: `f`.
+        use_bias: whether the hidden layers add `b_i`.
+        kernel_initializer: of every kernel.
+        kernel_regularizer: of every kernel.
+        kernel_constraint: of every kernel.
+
+    Call arguments:
+        query: (B, T, Dq).
+        key: (B, S, Dk).
+
+    Returns:
+        Scores (B, T, S). The hidden layers take memory O(T S U).
+
+    Raises:
+        ValueError: in `__init__`, when a width is not a positive int; in `build`, when a rank is
+            not 3 or a width is unknown.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention import MLPScore
+    >>> score = MLPScore(units=(16, 8), activation="relu")
+    >>> score(np.ones((2, 3, 4)), np.ones((2, 5, 7))).shape.as_list()
+    [2, 3, 5]
+
+    Reference:
+        Luong, Pham, Manning, EMNLP 2015, equation 8 (concat), for one hidden layer with tanh and
+        no bias; deeper ones are the same perceptron continued.
+    """
+
+    def __init__(self, units=None, activation="tanh", use_bias=True, **kwargs):
+        super().__init__(**kwargs)
+        widths = units if isinstance(units, Sequence) else [] if units is None else [units]
+        if units is not None and not (widths and all(_is_width(width) for width in widths)):
+            raise ValueError(
+                "units must be a positive int or a sequence of them, one a hidden layer. "
+                f"Received: units={units!r}"
+            )
+        self.units = list(units) if isinstance(units, Sequence) else units
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.query_dense = None
+        self.key_dense = None
+        self.hidden_denses = []
+        self.score_dense = None
+
+    def build(self, query_shape, key_shape):
+        super().build(query_shape, key_shape)
+        units = key_shape[-1] if self.units is None else self.units
+        first, *deeper = units if isinstance(units, Sequence) else [units]
+        self.query_dense = self._dense(first, query_shape[-1], "query", use_bias=self.use_bias)
+        self.key_dense = self._dense(first, key_shape[-1], "key")
+        width = first
+        for i, following in enumerate(deeper):
+            self.hidden_denses.append(
+                self._dense(following, width, f"hidden_{i}", use_bias=self.use_bias)
+            )
+            width = following
+        self.score_dense = self._dense(1, width, "score")
+
+    def project_key(self, key):
+        return self.key_dense(key)  # (B, S, U)
+
+    def compare(self, query, projected_key):
+        query = ops.expand_dims(self.query_dense(query), -2)  # (B, T, 1, U)
+        hidden = self.activation(query + ops.expand_dims(projected_key, -3))  # (B, T, S, U)
+        for dense in self.hidden_denses:
+            hidden = self.activation(dense(hidden))
+        return widen(ops.squeeze(self.score_dense(hidden), -1))  # (B, T, S)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+        }
+
+
+@register
+class AdditiveScore(MLPScore):
+    """Additive, Bahdanau's: `e = v^T tanh(W q + U k)`.
+
+    Args:
+        units: width of the hidden layer; None is the key's width.
+        kernel_initializer: of `W`, `U` and `v`.
+        kernel_regularizer: of `W`, `U` and `v`.
+        kernel_constraint: of `W`, `U` and `v`.
+
+    Call arguments:
+        query: (B, T, Dq).
+        key: (B, S, Dk).
+
+    Returns:
+        Scores (B, T, S). The hidden layer takes memory O(T S U).
+
+    Raises:
+        ValueError: in `__init__`, when `units` is not a positive int; in `build`, when a rank is
+            not 3 or a width is unknown.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention import AdditiveScore
+    >>> AdditiveScore(units=6)(np.ones((2, 3, 4)), np.ones((2, 5, 7))).shape.as_list()
+    [2, 3, 5]
+
+    Reference:
+        Bahdanau, Cho, Bengio, ICLR 2015, appendix A.1.2 (the alignment model, no biases).
+    """
+
+    def __init__(self, units: int | None = None, **kwargs):
+        if not (units is None or _is_width(units)):
+            raise ValueError(f"units must be a positive int or None. Received: units={units!r}")
+        super().__init__(units=units, activation="tanh", use_bias=False, **kwargs)
+
+    def get_config(self):
+        config = super().get_config()
+        return {k: v for k, v in config.items() if k not in ("activation", "use_bias")}
+
+
+def _is_width(width) -> bool:
+    return isinstance(width, int) and not isinstance(width, bool) and width > 0
+
+
+_NAMED = {
+    "dot": DotScore,
+    "scaled_dot": ScaledDotScore,
+    "bilinear": BilinearScore,
+    "general": BilinearScore,
+    "additive": AdditiveScore,
+    "mlp": MLPScore,
+    "cosine": CosineScore,
+}
+
+
+def get(score: str | dict | Score, **kwargs) -> Score:
+    """The score of that name or config, or the score itself.
+
+    Args:
+        score: a name (`"dot"`, `"scaled_dot"`, `"bilinear"` or its other name `"general"`,
+            `"additive"`, `"mlp"`, `"cosine"`), a serialized score, or a `Score`.
+        **kwargs: arguments of a score that is given by name.
+
+    Raises:
+        ValueError: for an unknown name, naming those there are.
+    """
+    if isinstance(score, Score):
+        return score
+    if isinstance(score, str) and score in _NAMED:
+        return _NAMED[score](**kwargs)
+    if isinstance(score, dict):
+        # With its build config it would arrive already built, and the layer around it could not
+        # build it at its own place.
+        config = {key: value for key, value in score.items() if key != "build_config"}
+        return keras.saving.deserialize_keras_object(config)
+    raise ValueError(
+        f"score must be one of {', '.join(_NAMED)}, or a Score. Received: score={score!r}"
+    )

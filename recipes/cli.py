@@ -1,0 +1,479 @@
+"""The command line, `keras-attention`.
+
+Standard output holds what was asked for and, with `--json`, nothing but JSON lines; news and
+progress go to standard error. Exit codes: 0 done, 1 failed, 2 wrong use, 75 stopped by SIGTERM
+and to be restarted, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from keras_attention.export.errors import ExportError
+
+from .errors import Interrupted, RunError, UsageError
+from .terminal import news, print_figures, progress, show
+from .translation_options import ATTENTIONS, PHRASEBOOK, Config
+
+RECIPES = {"translation": "recurrent encoder and decoder with attention (Bahdanau, Luong)"}
+
+EPILOG = """examples:
+  keras-attention demo
+  keras-attention train translation --data multi30k --minutes 25 --out runs/m30k
+  keras-attention train translation --pairs my.tsv --query current --out runs/my
+  keras-attention evaluate runs/m30k
+  keras-attention predict runs/m30k "ein mann schläft ."
+  keras-attention export runs/m30k --to tflite --quantize dynamic
+  keras-attention predict runs/m30k/export/tflite-dynamic/translation.tflite "ein mann schläft ."
+  keras-attention plot runs/m30k "ein mann schläft ." --out alignment.png
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options) or 0
+    except KeyboardInterrupt:
+        return _fail("stopped", 130)
+    except BrokenPipeError:
+        # Whoever read the output has gone; nothing is left to say, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ImportError as error:
+        return _fail(f"{error}; install keras-attention-layers[all]", 1)
+    except Exception as error:
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """One line for a mistake of the user's or of the world's; anything else is ours: traceback."""
+    if isinstance(error, Interrupted):
+        return _fail(str(error), 130 if error.signal_number == signal.SIGINT else 75)
+    if isinstance(error, UsageError):
+        return _fail(str(error), 2)
+    if isinstance(error, (RunError, ExportError, OSError, ValueError)):
+        return _fail(str(error).strip().split("\n")[0] or type(error).__name__, 1)
+    raise error
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"keras-attention: {message}", file=sys.stderr)
+    return code
+
+
+# Commands.
+
+
+def _list(options) -> None:
+    from . import data
+
+    values = {
+        "recipes": RECIPES,
+        "data": {name: _where(name, data, options.data_dir) for name in data.NAMES},
+        "attention": list(ATTENTIONS),
+    }
+    if options.json:
+        print(json.dumps(values, ensure_ascii=False))
+        return
+    for title, rows in values.items():
+        print(title)
+        for row in rows:
+            print(f"  {row:<14}{rows[row]}" if isinstance(rows, dict) else f"  {row}")
+
+
+def _where(name, data, data_dir):
+    if name == "phrasebook":
+        return "generated Chinese-English sentences with gold alignments, embedded"
+    folder = {"multi30k": "multi30k/tok", "tatoeba-cmn": "tatoeba"}[name]
+    what = {
+        "multi30k": "German-English image captions",
+        "tatoeba-cmn": "Chinese-English sentences",
+    }[name]
+    for root in (data_dir, os.environ.get(data.DATA_FOLDER_VARIABLE)):
+        if root and (Path(root) / folder).is_dir():
+            return f"{what}, found"
+    return (
+        f"{what}, not here: --data-dir or {data.DATA_FOLDER_VARIABLE} names a folder with {folder}"
+    )
+
+
+def _demo(options) -> None:
+    translation = _translation()
+    out = options.out or _fresh(Path("runs") / "demo")
+    started = time.perf_counter()
+    news(f"learning to translate a small generated language, into {out}")
+    config = Config(**{**PHRASEBOOK, "seed": options.seed})
+    translation.train(config, out, report=news, progress=progress)
+    run = translation.load_run(out)
+    figures = translation.evaluate(run, report=news)
+    news("exporting")
+    from keras_attention.export.run_template import Translator
+
+    from . import translation_export
+
+    saved_model = translation_export.export(run, "saved_model")
+    tflite = translation_export.export(run, "tflite")
+    corpus = translation.load_corpus(config)
+    texts = corpus.test.source[:200]
+    match = translation_export.token_match(run, tflite, texts)
+
+    shown = translation.translate(run, texts[:3], translation.search_function(run, "greedy"))
+    without = Translator(tflite)
+    if not options.json:
+        for text, row in zip(texts, shown, strict=False):
+            show(text, row, alignment=True)
+        print("the same by the .tflite, without TensorFlow:")
+        for text in texts[:3]:
+            tokens, _ = without.translate(without.ids(text))
+            print(f"  {text}  ->  {without.target.decode(tokens)}")
+    summary = {
+        "exact_match": figures["exact_match"],
+        "aer": figures["aer"],
+        "bleu": figures["bleu"],
+        "tflite_token_match": match["equal"] / match["sentences"],
+        "tflite_sentences": match["sentences"],
+        "test_sentences": figures["sentences"],
+        "seed": options.seed,
+        "seconds": time.perf_counter() - started,
+        "run": str(out),
+        "saved_model": str(saved_model),
+        "tflite": str(tflite),
+    }
+    print_figures(summary, options.json)
+    if not options.json:
+        print(f'\nnext:  keras-attention predict {out} "早上 好"')
+        print(f'       python {tflite.parent / "run.py"} "早上 好"')
+
+
+def _fresh(path: Path) -> Path:
+    """`path`, or the first of `path-2`, `path-3` ... that is not there yet."""
+    number, fresh = 1, path
+    while fresh.exists():
+        number += 1
+        fresh = path.with_name(f"{path.name}-{number}")
+    return fresh
+
+
+def _train(options) -> None:
+    translation = _translation()
+    given = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(Config)
+        if getattr(options, field.name) is not None
+    }
+    if options.resume:
+        from .runs import load_config
+
+        config = load_config(options.out, "translation", Config)
+        changed = [
+            name
+            for name, value in given.items()
+            if name not in ("epochs", "minutes") and value != getattr(config, name)
+        ]
+        if changed:
+            name = changed[0]
+            raise UsageError(
+                f"{options.out} was started with {_flag(name)} {getattr(config, name)}: "
+                "a resumed run may change --epochs and --minutes only"
+            )
+        config = dataclasses.replace(config, **given)
+    else:
+        own = any(given.get(name) for name in ("pairs", "source", "target"))
+        if own and "data" in given:
+            raise UsageError("give either --data or files of your own")
+        small = not own and given.get("data", "phrasebook") == "phrasebook"
+        config = Config(**{**(PHRASEBOOK if small else {}), **given})
+    figures = translation.train(
+        config,
+        options.out,
+        data_dir=options.data_dir,
+        resume=options.resume,
+        report=news,
+        progress=progress,
+    )
+    figures.pop("history")
+    print_figures(figures, options.json)
+
+
+def _evaluate(options) -> None:
+    translation = _translation()
+    from .runs import write_json
+
+    run = translation.load_run(options.run)
+    figures = translation.evaluate(run, data_dir=options.data_dir, limit=options.limit, report=news)
+    write_json(run.folder / "evaluation.json", figures)
+    print_figures(figures, options.json)
+
+
+def _predict(options) -> None:
+    texts = options.text or [line.rstrip("\r\n") for line in sys.stdin]
+    if options.run.is_dir():
+        translation = _translation()
+        run = translation.load_run(options.run)
+        search = translation.search_function(run, "greedy" if options.greedy else "beam")
+        rows = translation.translate(run, texts, search)
+    else:
+        rows = _predict_by_file(options.run, texts, beam=not options.greedy)
+    for text, row in zip(texts, rows, strict=True):
+        if options.json:
+            print(json.dumps({"text": text, **row}, ensure_ascii=False))
+        else:
+            show(text, row, alignment=options.alignment, only=True)
+
+
+def _predict_by_file(path: Path, texts: Sequence[str], beam: bool) -> list[dict]:
+    """Translate by an exported file alone, with the program that is written beside it."""
+    from keras_attention.export.inspect import inspect_tflite
+
+    from .data import DataError
+
+    if "translation.json" not in inspect_tflite(path).metadata:
+        raise DataError(
+            f"{path} holds no vocabulary: it is not an export of the translation recipe"
+        )
+    from keras_attention.export.run_template import Translator
+
+    translator = Translator(path)
+    rows = []
+    for text in texts:
+        ids = translator.source.encode(text)
+        limit = translator.config["max_source_length"]
+        if len(ids) + 1 > limit:
+            raise DataError(
+                f"the text has {len(ids) + 1} pieces, the model takes {limit} at most: "
+                f"{text[:40]!r}..."
+            )
+        tokens, alignment = translator.translate([*ids, translator.end], beam)
+        rows.append(
+            {
+                "translation": translator.target.decode(tokens),
+                "source": [*(translator.source.pieces[i] for i in ids), "[END]"],
+                "target": [translator.target.pieces[i] for i in tokens],
+                "alignment": alignment.tolist(),
+            }
+        )
+    return rows
+
+
+def _export(options) -> None:
+    translation = _translation()
+    if options.quantize != "none" and options.to != "tflite":
+        raise UsageError("--quantize is for --to tflite")
+    run = translation.load_run(options.run)
+    news(f"exporting {options.run} to {options.to}")
+    from . import translation_export
+
+    path = translation_export.export(
+        run,
+        options.to,
+        options.out,
+        quantize=None if options.quantize == "none" else options.quantize,
+        verify=not options.no_verify,
+    )
+    size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
+    values = {"path": str(path), "bytes": size, "verified": not options.no_verify}
+    print(json.dumps(values) if options.json else path)
+
+
+def _inspect(options) -> None:
+    from keras_attention.export.inspect import inspect_tflite
+
+    report = inspect_tflite(options.file)
+    total = sum(report.operators.values(), start=type(next(iter(report.operators.values())))())
+    values = {
+        "bytes": report.bytes,
+        "flex": report.flex,
+        "custom": report.custom,
+        "operators": {name: dict(counts) for name, counts in report.operators.items()},
+        "signatures": report.signatures,
+        "files": {name: len(content) for name, content in report.metadata.items()},
+    }
+    if options.json:
+        print(json.dumps(values, default=str))
+        return
+    print(
+        f"{options.file}: {report.bytes:,} bytes, {sum(total.values())} operators in "
+        f"{len(report.operators)} subgraphs"
+    )
+    for name, counts in report.operators.items():
+        listed = ", ".join(f"{op} {n}" for op, n in sorted(counts.items()))
+        print(f"  {name}: {listed}")
+    for kind in ("flex", "custom"):
+        print(f"{kind} operators: {', '.join(values[kind]) or 'none'}")
+    for name, signature in report.signatures.items():
+        print(f"signature {name}")
+        for side in ("inputs", "outputs"):
+            for tensor, (shape, dtype) in signature[side].items():
+                print(f"  {side[:-1]:<6} {tensor}: {dtype} {list(shape)}")
+    for name, content in report.metadata.items():
+        print(f"file {name}: {len(content):,} bytes")
+
+
+def _plot(options) -> None:
+    from keras_attention import plot_attention
+
+    translation = _translation()
+    run = translation.load_run(options.run)
+    [row] = translation.translate(run, [options.text], translation.search_function(run, "beam"))
+    if row["alignment"] is None:
+        raise UsageError(f"{options.run} was trained without attention: it has no alignment")
+    plot_attention(
+        row["alignment"], row["source"], row["target"], path=options.out, title=row["translation"]
+    )
+    print(json.dumps({"path": str(options.out)}) if options.json else options.out)
+
+
+def _translation():
+    """The recipe, with TensorFlow's own chatter of the import kept from the user."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    from keras_attention.export.quiet import quiet
+
+    with quiet():
+        import tensorflow as tf
+
+        from . import translation
+
+        tf.config.list_physical_devices()
+    return translation
+
+
+# Options.
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="keras-attention",
+        description="Train, measure, look at and export attention models.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    from keras_attention import __version__
+
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(name, function, help, json_help="print JSON lines on standard output"):
+        sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        sub.set_defaults(command=function)
+        sub.add_argument("--json", action="store_true", help=json_help)
+        return sub
+
+    listed = command("list", _list, "the recipes, data sets and scores there are")
+    demo = command("demo", _demo, "learn a small language, show its alignment, export the model")
+    demo.add_argument("--out", type=Path, help="folder of the run (default: a fresh runs/demo)")
+    demo.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+
+    train = command("train", _train, "train a recipe into a run folder")
+    train.add_argument("recipe", choices=list(RECIPES), help="what to train")
+    train.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run's folder")
+    train.add_argument("--resume", action="store_true", help="go on with the run in RUN")
+    _add_config(train)
+
+    evaluate = command("evaluate", _evaluate, "measure a run on the test part of its data")
+    evaluate.add_argument("run", type=Path, metavar="RUN")
+    evaluate.add_argument("--limit", type=_positive, help="number of test sentences to use")
+
+    predict = command("predict", _predict, "translate by a run, or by an exported .tflite alone")
+    predict.add_argument("run", type=Path, metavar="RUN|FILE")
+    predict.add_argument("text", nargs="*", help="texts; without any, lines of standard input")
+    predict.add_argument("--greedy", action="store_true", help="greedy search instead of beams")
+    predict.add_argument("--alignment", action="store_true", help="show what each word looked at")
+
+    export = command("export", _export, "write a run as a SavedModel or a .tflite")
+    export.add_argument("run", type=Path, metavar="RUN")
+    export.add_argument("--to", choices=("saved_model", "tflite"), required=True)
+    export.add_argument(
+        "--quantize",
+        choices=("none", "dynamic", "float16"),
+        default="none",
+        help="of a .tflite: weights in 8 bits or in half precision (default: %(default)s)",
+    )
+    export.add_argument("--out", type=Path, help="default: a place inside RUN/export")
+    export.add_argument(
+        "--no-verify", action="store_true", help="do not compare the artifact with the model"
+    )
+
+    inspect = command("inspect", _inspect, "the signatures, operators and sizes of a .tflite")
+    inspect.add_argument("file", type=Path, metavar="FILE")
+
+    plot = command("plot", _plot, "draw the alignment of a translation")
+    plot.add_argument("run", type=Path, metavar="RUN")
+    plot.add_argument("text", help="the text to translate")
+    plot.add_argument("--out", type=Path, required=True, help="a .png, .svg or .pdf file")
+
+    for sub in (listed, train, evaluate):
+        sub.add_argument(
+            "--data-dir",
+            type=Path,
+            help="folder with the named data sets (default: KERAS_ATTENTION_DATA)",
+        )
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    """The fields of the recipe's config as options; None where not given."""
+    kinds = {int: _positive, float: _fraction, str: str}
+    groups = {}
+    for field in dataclasses.fields(Config):
+        about = SimpleNamespace(**field.metadata)
+        group = groups.setdefault(about.group, parser.add_argument_group(about.group))
+        kind, *_ = typing.get_args(field.type) or (field.type,)  # of `int | None`: int
+        default = "" if field.default is None else f" (default: {field.default}"
+        if default:
+            small = PHRASEBOOK.get(field.name)
+            default += f"; phrasebook: {small})" if small is not None else ")"
+        if kind is bool:
+            group.add_argument(
+                _flag(field.name), action=argparse.BooleanOptionalAction, help=about.help + default
+            )
+        else:
+            group.add_argument(
+                _flag(field.name),
+                type=_count if field.name in ("seed", "warmup_steps") else kinds[kind],
+                choices=about.choices,
+                help=about.help + default,
+                metavar=None if about.choices else kind.__name__.upper(),
+            )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or more, is {number}")
+    return number
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, is {number}")
+    return number
+
+
+def _fraction(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, is {text}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""A run is a folder: `config.json`, vocabularies, `model.keras`, `metrics.json`, `checkpoints/`."""
+
+import dataclasses
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from .errors import RunError
+from .files import replacing
+from .tokenizers import Tokenizer
+
+
+@dataclasses.dataclass
+class Run:
+    """A loaded run."""
+
+    config: Any
+    model: keras.Model
+    source: Tokenizer
+    target: Tokenizer
+    folder: Path
+
+
+def write_config(folder: Path, recipe: str, config) -> None:
+    """Write `config.json`, which makes the folder a run."""
+    write_json(folder / "config.json", {"recipe": recipe, **dataclasses.asdict(config)})
+
+
+def load_config(folder: Path, recipe: str, kind: type):
+    """The config of a run's folder, as the dataclass `kind`.
+
+    Raises:
+        RunError: naming what is missing or broken.
+    """
+    path = Path(folder) / "config.json"
+    if not path.exists():
+        raise RunError(f"{folder} is not a run: it holds no config.json")
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        if values.pop("recipe", None) != recipe:
+            raise ValueError(f"it is not a config of the {recipe} recipe")
+        return kind(**values)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} is broken: {first_line(error)}") from None
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its name."""
+    return str(error).strip().split("\n")[0][:200] or type(error).__name__
+
+
+def write_json(path: Path, values: dict) -> None:
+    """Write JSON, beside and renamed."""
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def versions() -> dict[str, str]:
+    """The versions a figure depends on."""
+    names = ("keras-attention-layers", "keras", "tensorflow", "tensorflow-text", "numpy")
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

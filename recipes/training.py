@@ -1,0 +1,336 @@
+"""The training loop of the recipes: one step, checkpoints that a killed run resumes from.
+
+`Trainer` is a plain class around a functional model: only the model is saved, and it knows
+nothing of the trainer.
+"""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from .errors import Interrupted, RunError
+from .files import replacing
+
+STATE_FILE = "state.npz"
+
+
+class Trainer:
+    """Trains a model of tokens to logits by cross-entropy over the real tokens of each batch.
+
+    The loss of a batch is the sum over its real tokens divided by their number, so a row weighs
+    what it holds and padding weighs nothing:
+
+        L = sum_i m_i ((1 - eps) nll_i + eps mean_v(-log p_iv)) / sum_i m_i
+
+    Gradients are clipped by their global norm. The learning rate rises linearly over the first
+    `warmup_steps`, then falls along a half cosine to 0 at the end of the last epoch, or of the
+    minutes where these end first.
+
+    Args:
+        model: a built `keras.Model` whose one output is logits (B, T, V).
+        learning_rate: its highest value.
+        warmup_steps: steps over which it rises.
+        clip: largest global norm of the gradients.
+        label_smoothing: eps.
+        seed: of the order of the data; dropout has the seeds of its layers.
+        pad_id: label that is padding.
+
+    Example:
+
+    ```python
+    import numpy as np, keras
+    from keras_attention.recipes.training import Trainer
+
+    tokens = keras.Input((None,), dtype="int32", name="tokens")
+    model = keras.Model(tokens, keras.layers.Dense(9)(keras.layers.Embedding(9, 4)(tokens)))
+    rows = np.random.default_rng(0).integers(1, 9, (8, 5)).astype("int32")
+    history = Trainer(model).fit(lambda epoch: [({"tokens": rows}, rows)], epochs=2)
+    print(history[-1]["loss"])
+    ```
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        *,
+        learning_rate: float = 1e-3,
+        warmup_steps: int = 200,
+        clip: float = 1.0,
+        label_smoothing: float = 0.0,
+        seed: int = 0,
+        pad_id: int = 0,
+    ):
+        self.model = model
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
+        self.clip = clip
+        self.label_smoothing = label_smoothing
+        self.seed = seed
+        self.pad_id = pad_id
+        self.optimizer = keras.optimizers.Adam(learning_rate)
+        self.optimizer.build(model.trainable_variables)
+        tokens = tf.TensorSpec((None, None), "int32")
+        signature = [{tensor.name: tokens for tensor in model.inputs}, tokens]
+        self._train_step = tf.function(self._step, input_signature=signature, autograph=False)
+        self._test_step = tf.function(self._count, input_signature=signature, autograph=False)
+
+    def _logits(self, inputs, training):
+        # By name into whatever structure of inputs the model was built with.
+        flat = [inputs[tensor.name] for tensor in self.model.inputs]
+        structured = keras.tree.pack_sequence_as(self.model.input, flat)
+        return self.model(structured, training=training)
+
+    def _step(self, inputs, labels):
+        variables = [variable.value for variable in self.model.trainable_variables]
+        with tf.GradientTape() as tape:
+            logits = self._logits(inputs, training=True)
+            nll, real = self._nll(logits, labels)
+            tokens = tf.maximum(tf.reduce_sum(real), 1.0)
+            each = nll
+            if self.label_smoothing:
+                # (1 - eps) nll + eps mean(-log p) is nll + eps (logit of the label - mean logit).
+                safe = tf.where(labels == self.pad_id, 0, labels)
+                of_label = tf.gather(logits, safe, axis=-1, batch_dims=2)
+                each += self.label_smoothing * (of_label - tf.reduce_mean(logits, axis=-1))
+            loss = tf.reduce_sum(each * real) / tokens
+        # Dense, because Adam moves every row of an embedding anyway.
+        gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, variables)]
+        gradients, _ = tf.clip_by_global_norm(gradients, self.clip)
+        self.optimizer.apply(gradients, self.model.trainable_variables)
+        return tf.reduce_sum(nll * real), tf.reduce_sum(real)
+
+    def _count(self, inputs, labels):
+        logits = self._logits(inputs, training=False)
+        nll, real = self._nll(logits, labels)
+        right = tf.cast(tf.argmax(logits, -1, output_type="int32") == labels, real.dtype)
+        return tf.reduce_sum(nll * real), tf.reduce_sum(real), tf.reduce_sum(right * real)
+
+    def _nll(self, logits, labels):
+        real = tf.cast(labels != self.pad_id, "float32")
+        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        return nll, real
+
+    def evaluate(self, batches: Iterable) -> dict[str, float]:
+        """Loss (nats a token, without smoothing), perplexity and accuracy over real tokens."""
+        nll, tokens, right = np.sum(
+            [[float(x) for x in self._test_step(*batch)] for batch in batches], axis=0
+        )
+        loss = nll / max(tokens, 1)
+        return {
+            "loss": float(loss),
+            "perplexity": math.exp(min(loss, 100)),
+            "token_accuracy": float(right / max(tokens, 1)),
+        }
+
+    def fit(
+        self,
+        epoch_data: Callable[[int], Iterable],
+        *,
+        epochs: int,
+        minutes: float | None = None,
+        steps: int | None = None,
+        validate: Callable[[], dict[str, float]] | None = None,
+        best_by: Callable[[dict[str, float]], float] = lambda metrics: -metrics["loss"],
+        folder: Path | None = None,
+        resume: bool = False,
+        on_epoch: Callable[[dict[str, float]], None] = lambda metrics: None,
+        progress: Callable[..., contextlib.AbstractContextManager] | None = None,
+    ) -> list[dict[str, float]]:
+        """Train, keeping the best model by validation and a state to resume from.
+
+        Args:
+            epoch_data: gives the batches `(inputs by name, labels)` of an epoch, the same ones in
+                the same order whenever it is asked for the same epoch.
+            epochs: how often to go through the data.
+            minutes: most minutes to train, counted as this process's CPU time over the number of
+                cores it may use, so that a run beside other work is not cut short; wall time
+                where an accelerator does the work.
+            steps: batches an epoch, for the schedule; counted by a first pass when None.
+            validate: run after each epoch; its figures are recorded.
+            best_by: from an epoch's figures, the one to maximise.
+            folder: where `model.keras` (the best so far) and `checkpoints/` are kept.
+            resume: go on from the checkpoint in `folder`.
+            on_epoch: called with the figures of each finished epoch.
+            progress: `progress(total, description)` is a context that gives a function
+                `advance(**figures)`.
+
+        Returns:
+            The figures of each epoch.
+
+        Raises:
+            Interrupted: after SIGINT or SIGTERM, when the state has been saved.
+            RunError: when `resume` finds no checkpoint, or a broken or foreign one.
+        """
+        steps = steps or sum(1 for _ in epoch_data(0))
+        if not steps:
+            raise RunError("there is nothing to train on: the data gives no batch")
+        state = {"epoch": 0, "step": 0, "minutes": 0.0, "seconds": 0.0, "history": []}
+        running = {"nll": 0.0, "tokens": 0.0, "seconds": 0.0}
+        if resume:
+            saved = self.restore(folder)
+            running = saved.pop("running")
+            state.update(saved)
+        clock = _Clock(state["minutes"], state["seconds"])
+        with _stop_signals() as stop:
+            while state["epoch"] < epochs and not _spent(clock.minutes, minutes):
+                epoch = state["epoch"]
+                bar = progress(steps, f"epoch {epoch + 1}/{epochs}") if progress else None
+                with bar or contextlib.nullcontext(lambda **figures: None) as advance:
+                    for index, batch in enumerate(epoch_data(epoch)):
+                        if index < state["step"]:
+                            advance()
+                            continue
+                        part = (epoch * steps + index) / (epochs * steps)
+                        if minutes is not None:
+                            part = max(part, clock.minutes / minutes)
+                        self._set_learning_rate(epoch * steps + index, min(part, 1.0))
+                        started = time.perf_counter()
+                        nll, tokens = (float(x) for x in self._train_step(*batch))
+                        running["nll"] += nll
+                        running["tokens"] += tokens
+                        running["seconds"] += time.perf_counter() - started
+                        state["step"] = index + 1
+                        advance(
+                            loss=running["nll"] / running["tokens"],
+                            tokens_per_second=running["tokens"] / running["seconds"],
+                        )
+                        if not math.isfinite(nll):
+                            raise RunError(
+                                f"the loss is not finite in epoch {epoch + 1}, step {index + 1}: "
+                                "try a smaller --learning-rate"
+                            )
+                        if stop or _spent(clock.minutes, minutes):
+                            break
+                state.update(minutes=clock.minutes, seconds=clock.seconds)
+                if stop:
+                    if folder:
+                        self.save(folder, {**state, "running": running})
+                    raise Interrupted(stop[0], saved=folder is not None)
+                figures = {
+                    "epoch": epoch + 1,
+                    "train_loss": running["nll"] / max(running["tokens"], 1),
+                    "tokens_per_second": running["tokens"] / max(running["seconds"], 1e-9),
+                    "loss": running["nll"] / max(running["tokens"], 1),
+                    **(validate() if validate else {}),
+                    "minutes": clock.minutes,
+                    "seconds": clock.seconds,
+                }
+                figures["best"] = all(best_by(figures) > best_by(f) for f in state["history"])
+                state["history"].append(figures)
+                state.update(epoch=epoch + 1, step=0, minutes=clock.minutes, seconds=clock.seconds)
+                running = {"nll": 0.0, "tokens": 0.0, "seconds": 0.0}
+                if folder:
+                    # The model first: a checkpoint never claims a best model that is not there.
+                    if figures["best"]:
+                        with replacing(folder / "model.keras") as beside:
+                            self.model.save(beside)
+                    self.save(folder, {**state, "running": running})
+                on_epoch(figures)
+        return state["history"]
+
+    def _set_learning_rate(self, step: int, part: float) -> None:
+        rise = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        fall = 0.5 * (1.0 + math.cos(math.pi * part))
+        self.optimizer.learning_rate.assign(self.learning_rate * rise * fall)
+
+    def _variables(self) -> dict[str, keras.Variable]:
+        # `model.variables` holds what `model.weights` does not: the state of the dropout seeds,
+        # without which a resumed run would draw other masks.
+        variables = [*self.model.variables, *self.optimizer.variables]
+        return {f"{i:04d}": variable for i, variable in enumerate(variables)}
+
+    def save(self, folder: Path, state: dict) -> None:
+        """Write the whole state of training to `folder/checkpoints`, beside and renamed."""
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        arrays = {name: np.asarray(v.value) for name, v in self._variables().items()}
+        with replacing(folder / "checkpoints" / STATE_FILE) as beside, beside.open("wb") as file:
+            np.savez(file, state=np.array(json.dumps(state)), **arrays)
+
+    def restore(self, folder: Path) -> dict:
+        """Load what `save` wrote and return its state.
+
+        Raises:
+            RunError: when there is none, or it is broken or of another model.
+        """
+        path = folder / "checkpoints" / STATE_FILE
+        if not path.exists():
+            raise RunError(f"{folder} holds no checkpoint to resume from: start without --resume")
+        variables = self._variables()
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                loaded = {name: arrays[name] for name in variables}
+                state = json.loads(str(arrays["state"]))
+                extra = len(arrays.files) - 1 - len(variables)
+        except Exception as error:
+            raise RunError(
+                f"{path} is broken or of another model ({type(error).__name__}): "
+                "delete the run, or train into another folder"
+            ) from error
+        wrong = [n for n, v in variables.items() if tuple(v.shape) != loaded[n].shape]
+        if wrong or extra:
+            raise RunError(f"{path} is of a model of other sizes: resume with the run's options")
+        for name, variable in variables.items():
+            variable.assign(loaded[name])
+        return state
+
+
+class _Clock:
+    """Minutes of work: CPU time over the cores at hand, or wall time beside an accelerator."""
+
+    def __init__(self, minutes: float, seconds: float):
+        accelerator = bool(tf.config.list_physical_devices("GPU"))
+        self._cores = (
+            1
+            if accelerator
+            else len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count()
+        )
+        self._time = time.perf_counter if accelerator else time.process_time
+        self._before = minutes * 60 * self._cores
+        self._start = self._time()
+        self._wall_before = seconds
+        self._wall_start = time.perf_counter()
+
+    @property
+    def minutes(self) -> float:
+        return (self._before + self._time() - self._start) / self._cores / 60
+
+    @property
+    def seconds(self) -> float:
+        return self._wall_before + time.perf_counter() - self._wall_start
+
+
+def _spent(used: float, minutes: float | None) -> bool:
+    return minutes is not None and used >= minutes
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM, so that the step that runs can end and be saved."""
+    received: list[int] = []
+
+    def receive(number, frame):
+        received.append(number)
+        if len(received) > 1:  # asked twice: do not wait for the step
+            raise KeyboardInterrupt
+
+    try:
+        before = {s: signal.signal(s, receive) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # signals belong to the main thread
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,153 @@
+"""The artifacts of a translation run, and what they are compared with."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from keras_attention.export import run_template
+from keras_attention.export.parity import load_tflite
+from keras_attention.export.portable import portable
+from keras_attention.export.saved_model import export_saved_model
+from keras_attention.export.tflite import export_tflite
+
+from .batches import to_ids
+from .errors import RunError
+from .files import replacing
+from .runs import Run
+from .tokenizers import END_ID, PADDING_ID, START_ID
+from .translation import search_function, search_functions, signatures
+
+
+def export(run: Run, to: str, path: Path | None = None, *, quantize=None, verify=True) -> Path:
+    """Export a run.
+
+    Args:
+        run: a loaded run.
+        to: `"saved_model"` (strings in and ids in) or `"tflite"` (ids in; `run.py` beside it).
+        path: the folder or file to write; by default inside the run's `export` folder.
+        quantize: of a `.tflite`: None, `"dynamic"` or `"float16"`.
+        verify: whether to run the artifact on sentences and compare before it gets its name.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ExportError: when the artifact is not equal to the model, or does not convert.
+        RunError: for an unknown kind.
+    """
+    if to == "saved_model":
+        return _export_saved_model(run, path, verify)
+    if to == "tflite":
+        return _export_tflite(run, path, quantize, verify)
+    raise RunError(f"to must be saved_model or tflite. Received: {to!r}")
+
+
+def _examples(run: Run) -> list[np.ndarray]:
+    """Ids to compare an artifact on: batches of several sizes, a padded row, one piece."""
+    rng = np.random.default_rng(0)
+    first = len((PADDING_ID, START_ID, END_ID)) + 1
+    ids = rng.integers(first, max(run.source.size, first + 1), (3, 9)).astype("int32")
+    ids[:, -1] = END_ID
+    ids[0, 4], ids[0, 5:] = END_ID, PADDING_ID
+    return [ids, ids[1:2, 3:], np.array([[END_ID]], "int32")]
+
+
+def _export_saved_model(run, path, verify):
+    model = portable(run.model)
+    search = search_functions(model, run.config)["beam"]
+    limit = run.config.max_length
+
+    def translate_text(text):
+        ids = to_ids(text, run.source)
+        longest = tf.reduce_max(ids.row_lengths())
+        message = f"a text has more than {limit} pieces, the model takes no more"
+        with tf.control_dependencies([tf.debugging.assert_less_equal(longest, limit, message)]):
+            source = ids.to_tensor()
+        found = search(source)
+        tokens = found.tokens[:, 0]
+        return {
+            "translation": run.target.detokenize(tokens),
+            "score": found.scores[:, 0],
+            "alignment": found.alignments[:, 0],
+            "source_tokens": run.source.pieces(source),
+            "target_tokens": run.target.pieces(tokens),
+        }
+
+    text = {"text": tf.TensorSpec((None,), tf.string)}
+    return export_saved_model(
+        {"serving_default": (translate_text, text), **signatures(model, run.config)},
+        path or run.folder / "export" / "saved_model",
+        assets={
+            f"{side}.vocabulary.txt": run.folder / f"{side}.vocabulary.txt"
+            for side in ("source", "target")
+        },
+        verify={"greedy": [{"source": ids} for ids in _examples(run)]} if verify else None,
+    )
+
+
+def _export_tflite(run, path, quantize, verify):
+    folder = "tflite" if quantize is None else f"tflite-{quantize}"
+    path = Path(path or run.folder / "export" / folder / "translation.tflite")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    export_tflite(
+        signatures(portable(run.model), run.config),
+        path,
+        quantization=quantize,
+        metadata=artifact_metadata(run),
+        verify={name: [{"source": ids} for ids in _examples(run)] for name in ("encode", "greedy")}
+        if verify
+        else None,
+    )
+    program = Path(run_template.__file__).read_text("utf-8")
+    with replacing(path.with_name("run.py")) as beside:
+        beside.write_text(program, "utf-8")
+    return path
+
+
+def artifact_metadata(run: Run) -> dict[str, str]:
+    """The files that travel inside a `.tflite`: limits, special ids and both vocabularies."""
+    sides = {"source": run.source, "target": run.target}
+    facts = {
+        "recipe": "translation",
+        "start_id": START_ID,
+        "end_id": END_ID,
+        "pad_id": PADDING_ID,
+        "max_source_length": run.config.max_length,
+        "max_target_length": run.config.max_length,
+        **{
+            side: {"split": tokenizer.split, "normalize": tokenizer.normalize}
+            for side, tokenizer in sides.items()
+        },
+    }
+    vocabularies = {
+        f"{side}_vocabulary.txt": "".join(f"{piece}\n" for piece in tokenizer.vocabulary)
+        for side, tokenizer in sides.items()
+    }
+    return {"translation.json": json.dumps(facts, indent=1), **vocabularies}
+
+
+def token_match(run: Run, path: Path, texts: Sequence[str], batch_size: int = 50) -> dict:
+    """How many sentences an exported `.tflite` decodes to the very tokens of the model.
+
+    Returns:
+        `sentences`, `equal`, and `rows`: the places in `texts` of those that differ.
+    """
+    search, artifact = search_function(run, "greedy"), load_tflite(path, "greedy")
+    ids = to_ids(texts, run.source)
+    order = np.argsort(ids.row_lengths().numpy(), kind="stable")
+    differing = []
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        source = tf.gather(ids, rows).to_tensor()
+        mine, its = search(source).tokens.numpy(), artifact({"source": source.numpy()})["tokens"]
+        differing += [
+            int(row) for row, same in zip(rows, (mine == its).all(1), strict=True) if not same
+        ]
+    return {
+        "sentences": len(texts),
+        "equal": len(texts) - len(differing),
+        "rows": sorted(differing),
+    }

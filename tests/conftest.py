@@ -1,0 +1,160 @@
+"""The table meets the contracts, and both backends speak one language."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+from cases import CASES
+
+BACKEND = keras.backend.backend()
+
+# A test that takes one of these arguments is a contract over those rows.
+TABLES = {
+    "case": CASES,
+    "masked_case": [case for case in CASES if case.has_masks],
+    "decoder_case": [case for case in CASES if case.name.startswith("decoder")],
+}
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "tensorflow: what only TensorFlow can do; the text says why")
+
+
+def pytest_generate_tests(metafunc):
+    contract = metafunc.function.__name__.removeprefix("test_")
+    for argument in TABLES.keys() & set(metafunc.fixturenames):
+        rows = [
+            pytest.param(
+                case,
+                id=case.name,
+                marks=[pytest.mark.xfail(reason=case.known_failures[contract], strict=True)]
+                if contract in case.known_failures
+                else [],
+            )
+            for case in TABLES[argument]
+        ]
+        metafunc.parametrize(argument, rows)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        marker = item.get_closest_marker("tensorflow")
+        if marker and BACKEND != "tensorflow":
+            item.add_marker(pytest.mark.skip(reason=marker.args[0]))
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory):
+    """JAX compiles a loop anew whenever it is traced; equal programs need not be."""
+    if BACKEND == "jax":
+        import jax
+
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+class _TensorFlow:
+    name = "tensorflow"
+
+    def jit(self, function):
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=True, autograph=False)
+
+    def traced(self, function, *inputs):
+        """`function` as traced with no length known: only ranks, widths and dtypes."""
+        import tensorflow as tf
+
+        def spec(x):
+            x = np.asarray(x)
+            width = x.shape[-1:] if x.dtype.kind == "f" else (None,)
+            return tf.TensorSpec([None] * (x.ndim - 1) + [*width], x.dtype)
+
+        specs = keras.tree.map_structure(spec, list(inputs))
+        return tf.function(function, input_signature=specs, autograph=False)
+
+    def gradients(self, function, layer, inputs):
+        """Of a scalar `function(inputs)`: (by input, by trainable weight) as NumPy arrays."""
+        import tensorflow as tf
+
+        inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
+        with tf.GradientTape() as tape:
+            tape.watch(list(inputs.values()))
+            result = function(inputs)
+        weights = [w.value for w in layer.trainable_variables]
+        found = tape.gradient(
+            result, [*inputs.values(), *weights], unconnected_gradients="zero"
+        )
+        found = [tf.convert_to_tensor(x).numpy() for x in found]
+        return dict(zip(inputs, found, strict=False)), found[len(inputs) :]
+
+
+class _Jax:
+    name = "jax"
+
+    def jit(self, function):
+        import jax
+
+        return jax.jit(function)
+
+    def traced(self, function, *inputs):
+        return self.jit(function)
+
+    def gradients(self, function, layer, inputs):
+        import jax
+
+        def stateless(inputs, values):
+            scope = zip(layer.trainable_variables, values, strict=True)
+            with keras.StatelessScope(state_mapping=list(scope)):
+                return function(inputs)
+
+        values = [w.value for w in layer.trainable_variables]
+        inputs = {name: jax.numpy.asarray(value) for name, value in inputs.items()}
+        by_input, by_weight = jax.grad(stateless, argnums=(0, 1))(inputs, values)
+        return {k: np.asarray(v) for k, v in by_input.items()}, [np.asarray(v) for v in by_weight]
+
+
+@pytest.fixture(scope="session")
+def backend():
+    """What each backend writes in its own way."""
+    return {"tensorflow": _TensorFlow, "jax": _Jax}[BACKEND]()
+
+
+def randomize(layer, seed=1, scale=0.5):
+    """Give every weight, biases too, values of its own."""
+    rng = np.random.default_rng(seed)
+    for weight in layer.weights:
+        weight.assign(scale * rng.normal(size=weight.shape))
+
+
+def named_weights(layer) -> dict[str, np.ndarray]:
+    """Weights by their paths below the layer, without the counters in automatic names."""
+    return {
+        re.sub(r"_score_\d+/", "_score/", weight.path.split("/", 1)[1]): np.asarray(keras.ops.convert_to_numpy(weight), "float64")
+        for weight in layer.weights
+    }
+
+
+@pytest.fixture
+def made():
+    """A function: `made(case, dtype=...)` is the row's layer, built, with random weights."""
+
+    def make(case, dtype="float64", **kwargs):
+        layer = case.create(dtype=dtype, **kwargs)
+        case.outputs(layer, case.inputs())
+        randomize(layer)
+        return layer
+
+    return make
+
+
+@pytest.fixture
+def weights_of():
+    return named_weights
