@@ -145,6 +145,8 @@ def with_metadata(model: bytes, metadata: dict[str, bytes]) -> bytes:
 
 def _metadata(content, name):
     if content.rfind(b"PK\x05\x06", -(22 + 0xFFFF)) < 0:
+        if METADATA_NAME.encode() in content:
+            raise ArtifactError(f"{name}: is truncated (the files inside it have no end)")
         return {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as files:

@@ -232,6 +232,7 @@ def check_parity(
     path: str | os.PathLike,
     inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | Mapping[str, Sequence],
     *,
+    signatures: Mapping | None = None,
     tolerance: float | None = None,
 ) -> ParityReport:
     """Run an artifact and its model on the same inputs, in every runtime that is installed.
@@ -245,6 +246,7 @@ def check_parity(
         path: a `.tflite` file or a SavedModel folder.
         inputs: `{argument: array}`; or a list of those, for several shapes; or for more than one
             signature `{signature: list of those}`.
+        signatures: the functions beside those of `model`, as they were exported.
         tolerance: bound of max|error| / max|reference|. None chooses by how the file stores its
             weights: 1e-5 for float32, 2e-3 for float16, 3e-2 for dynamic range.
 
@@ -259,7 +261,8 @@ def check_parity(
     """
     from .signatures import signatures_of
 
-    return compare(signatures_of(model, copy=False), path, inputs, tolerance=tolerance)
+    found = signatures_of(model, signatures, copy=False)
+    return compare(found, path, inputs, tolerance=tolerance)
 
 
 def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None) -> ParityReport:
@@ -271,7 +274,7 @@ def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None
         quantization = described_by(report).get("quantization")
         runtimes = _installed()
     if tolerance is None:
-        tolerance = TOLERANCES[quantization]
+        tolerance = TOLERANCES.get(quantization, TOLERANCES[None])
     differences = []
     for signature, calls in _calls(inputs, signatures).items():
         reference = _reference(signatures[signature])

@@ -9,6 +9,7 @@ vocabularies and translation.json. The steps are: text -> pieces -> ids -> model
 """
 
 import argparse
+import importlib
 import json
 import sys
 import unicodedata
@@ -24,9 +25,8 @@ except ImportError:
     try:
         from tflite_runtime.interpreter import Interpreter
     except ImportError:
-        import tensorflow
-
-        Interpreter = tensorflow.lite.Interpreter
+        # An attribute that TensorFlow makes on demand, not a module to import from.
+        Interpreter = importlib.import_module("tensorflow").lite.Interpreter
 
 LONGEST_WORD = 100  # A word of more characters is unknown.
 OTHER_SPACES = dict.fromkeys(map(ord, "\t\n\v\f\r"), " ")

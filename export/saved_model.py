@@ -60,8 +60,8 @@ def export_saved_model(
     >>> import tempfile, keras
     >>> from keras_attention.export.saved_model import export_saved_model
     >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> export_saved_model(model, folder.name + "/dense").name
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export_saved_model(model, folder + "/dense").name
     '1'
     """
     path = Path(path)

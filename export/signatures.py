@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_attention.targets import exporting
 
+from .errors import ExportError
 from .portable import portable
 
 DEFAULT = "serving_default"
@@ -71,7 +72,16 @@ def signatures_of(
 
 
 def trace(signatures: Mapping[str, Signature], target: str) -> dict[str, Any]:
-    """Trace every signature in the form that `target` can run: `{name: concrete function}`."""
+    """Trace every signature in the form that `target` can run: `{name: concrete function}`.
+
+    Raises:
+        ExportError: on another backend than TensorFlow, whose graphs artifacts are made from.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise ExportError(
+            f"export needs KERAS_BACKEND=tensorflow, and Keras runs on {keras.backend.backend()}: "
+            "save the model as .keras, and load and export it there"
+        )
     with exporting(target):
         return {name: signature.concrete() for name, signature in signatures.items()}
 

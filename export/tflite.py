@@ -32,7 +32,7 @@ ADVICE = {
         "fixed batch size in the InputSpec"
     ),
     "StridedSlice": "x[:, None] with two unknown sizes: use keras.ops.expand_dims",
-    "BitwiseAnd": "keras.ops.argmax of floats: use keras.ops.top_k(x, 1)[1][..., 0]",
+    "BitwiseAnd": "keras.ops.argmax of floats: use keras.ops.squeeze(keras.ops.top_k(x, 1)[1], -1)",
     "Cumprod": "use the exponential of a cumulative sum of logarithms",
     "Roll": "use a concatenation of two slices",
     "StatelessRandom": "pass random numbers in as an input",
@@ -87,8 +87,8 @@ def export_tflite(
     >>> import tempfile, keras
     >>> from keras_attention.export.tflite import export_tflite
     >>> model = keras.Sequential([keras.Input((None, 4)), keras.layers.GRU(3)])
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> export_tflite(model, folder.name + "/gru.tflite").name
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export_tflite(model, folder + "/gru.tflite").name
     'gru.tflite'
     """
     if quantization not in QUANTIZATIONS:
@@ -114,7 +114,10 @@ def export_tflite(
         "signatures": described(functions),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    files[inspect.METADATA_NAME] = json.dumps(about, indent=1, ensure_ascii=False).encode()
+    # First, so that a file cut anywhere behind the model still says that more belongs to it.
+    about = json.dumps(about, indent=1, ensure_ascii=False).encode()
+    files = {inspect.METADATA_NAME: about, **files}
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         temporary.write_bytes(inspect.with_metadata(content, files))
@@ -144,7 +147,6 @@ def _place(path):
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"path must be a file, and a folder is there. Received: path={path}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 

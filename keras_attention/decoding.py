@@ -9,11 +9,10 @@ rows of its batch.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import keras
 from keras import ops
 
 from .loops import write_row
-from .normalizers import widen
+from .normalizers import wide_dtype, widen
 
 # Of continuations that cannot be: low enough to lose against all others, small enough that sums
 # of it stay finite in float32.
@@ -78,9 +77,8 @@ def greedy_search(
     _check(states, max_length)
     batch = ops.shape(states[0])[0]
     tokens = ops.full((batch,), start_id, dtype="int32")
-    _, _, weights = step(tokens, states, *memory)  # for the shape of the weights alone
+    logits, _, weights = step(tokens, states, *memory)  # for shapes and types alone
     history = _History(max_length, batch, end_id, weights)
-    dtype = keras.backend.result_type(keras.backend.standardize_dtype(states[0].dtype), "float32")
 
     def body(index, tokens, states, scores, done, buffers):
         logits, states, weights = step(tokens, states, *memory)
@@ -98,7 +96,7 @@ def greedy_search(
             ops.convert_to_tensor(0, "int32"),
             tokens,
             tuple(states),
-            ops.zeros((batch,), dtype=dtype),
+            ops.zeros((batch,), dtype=wide_dtype(logits.dtype)),
             ops.zeros((batch,), dtype="bool"),
             history.buffers,
         ),
@@ -171,7 +169,7 @@ def beam_search(
     memory = tuple(None if part is None else _tile(part, beam_width) for part in memory)
     rows = batch * beam_width
     tokens = ops.full((rows,), start_id, dtype="int32")
-    logits, _, weights = step(tokens, states, *memory)  # for the shapes alone
+    logits, _, weights = step(tokens, states, *memory)  # for shapes and types alone
     vocabulary = logits.shape[-1]
     history = _History(max_length, rows, end_id, weights)
     first_of_beam = ops.expand_dims(ops.arange(batch, dtype="int32") * beam_width, 1)  # (B, 1)
@@ -216,7 +214,7 @@ def beam_search(
             ops.convert_to_tensor(0, "int32"),
             tokens,
             states,
-            ops.tile(widen(start_scores), (batch,)),
+            ops.tile(ops.cast(start_scores, wide_dtype(logits.dtype)), (batch,)),
             ops.zeros((rows,), dtype="int32"),
             ops.zeros((rows,), dtype="bool"),
             history.buffers,

@@ -15,9 +15,15 @@ from keras import ops
 MASKED_SCORE = -1e38
 
 
+def wide_dtype(dtype) -> str:
+    """float32, or the type itself where that is wider."""
+    # `keras.backend.result_type` gives float64 on no input on JAX, even with its x64 mode on.
+    return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
+
+
 def widen(x):
     """`x` in float32, or in its own type where that is wider."""
-    return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    return ops.cast(x, wide_dtype(x.dtype))
 
 
 @keras.saving.register_keras_serializable("keras_attention")

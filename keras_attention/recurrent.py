@@ -367,7 +367,6 @@ def _widely(initializer):
     """The initializer drawing in float32 or wider: Keras's orthogonal one has no bfloat16."""
 
     def initialize(shape, dtype):
-        wide = keras.backend.result_type(dtype, "float32")
-        return ops.cast(initializer(shape, dtype=wide), dtype)
+        return ops.cast(initializer(shape, dtype=normalizers.wide_dtype(dtype)), dtype)
 
     return initialize

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from .normalizers import widen
+from .normalizers import wide_dtype, widen
 
 register = keras.saving.register_keras_serializable("keras_attention")
 
@@ -72,7 +72,7 @@ class Score(keras.layers.Layer):
 
     def compute_output_spec(self, query, key):
         shape = self.compute_output_shape(query.shape, key.shape)
-        return keras.KerasTensor(shape, keras.backend.result_type(self.compute_dtype, "float32"))
+        return keras.KerasTensor(shape, wide_dtype(self.compute_dtype))
 
     def get_config(self):
         # Written out: the one that Keras makes up refuses a `DTypePolicy` object as `dtype`.

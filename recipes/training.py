@@ -266,7 +266,7 @@ class Trainer:
             raise RunError(f"{folder} holds no checkpoint to resume from: start without --resume")
         variables = self._variables()
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 loaded = {name: arrays[name] for name in variables}
                 state = json.loads(str(arrays["state"]))
                 extra = len(arrays.files) - 1 - len(variables)

@@ -44,6 +44,7 @@ def build_model(
     layers: int = 1,
     embedding: int = 256,
     encoder_units: int = 128,
+    source_in_memory: bool = False,
     units: int = 256,
     dropout: float = 0.3,
     seed: int = 0,
@@ -51,8 +52,11 @@ def build_model(
     """A model of source and target ids, (B, S) and (B, T), to logits (B, T, V).
 
     The target is what the decoder is fed: the sentence moved by one, beginning with the start
-    token. `attention="none"` is the sequence-to-sequence model without attention: its memory is
-    one vector, the last states of the encoder, which the decoder is given in every step.
+    token. With `source_in_memory` the memory holds the source embeddings beside the states of
+    the encoder (Bahdanau's holds the states alone).
+
+    `attention="none"` is the sequence-to-sequence model without attention: its memory is one
+    vector, the last states of the encoder, which the decoder is given in every step.
 
     Example:
 
@@ -64,7 +68,7 @@ def build_model(
     target = keras.Input((None,), dtype="int32", name="target")
     recurrent = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}[cell]
 
-    x = keras.layers.Embedding(
+    x = embedded = keras.layers.Embedding(
         source_vocabulary_size, embedding, mask_zero=True, name="source_embedding"
     )(source)
     for i in range(layers):
@@ -79,6 +83,10 @@ def build_model(
     if attention == "none":
         memory = keras.layers.Reshape((1, 2 * encoder_units), name="memory")(encoder_state)
     else:
+        if source_in_memory:
+            # The word itself beside what surrounds it: what is looked at and what is looked up
+            # are then the same place, and alignments become sharper.
+            x = keras.layers.Concatenate(name="annotations")([x, embedded])
         memory = keras.layers.Dropout(dropout, seed=seed + 1, name="memory")(x)
 
     x = keras.layers.Embedding(
@@ -334,6 +342,7 @@ def train(
         layers=config.layers,
         embedding=config.embedding,
         encoder_units=config.encoder_units,
+        source_in_memory=config.source_in_memory,
         units=config.units,
         dropout=config.dropout,
         seed=config.seed,

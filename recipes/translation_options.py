@@ -50,6 +50,9 @@ class Config:
     layers: int = _option(1, "model", "recurrent layers of encoder and decoder")
     embedding: int = _option(256, "model", "width of the embeddings")
     encoder_units: int = _option(128, "model", "width of the encoder in each direction")
+    source_in_memory: bool = _option(
+        False, "model", "whether the memory holds the source embeddings beside the encoder's states"
+    )
     units: int = _option(256, "model", "width of the decoder")
     dropout: float = _option(0.3, "training", "fraction dropped")
     label_smoothing: float = _option(0.1, "training", "share of the loss spread over all words")
@@ -67,6 +70,7 @@ class Config:
 
 # What the embedded data needs to be learned in about a minute.
 PHRASEBOOK = {
+    "source_in_memory": True,
     "embedding": 64,
     "encoder_units": 48,
     "units": 96,

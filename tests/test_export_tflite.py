@@ -1,6 +1,9 @@
 """Export to TFLite: several signatures over shared weights, refusals, and nothing half-written."""
 
 import json
+import os
+import subprocess
+import sys
 import zipfile
 
 import keras
@@ -115,7 +118,7 @@ def test_signatures_share_their_weights(path):
     assert not report.custom
     weights = 4 * (V * D + (D + U + 2) * 3 * U + (U + 1) * V)
     assert report.weights_bytes == pytest.approx(weights, rel=0.05)
-    assert report.totals["WHILE"] == 2
+    assert report.totals["WHILE"] == 3  # encode, and in greedy encode and the search
 
 
 def test_equal_in_all_runtimes_after_resizing(speaker, path):
@@ -180,6 +183,7 @@ def test_a_model_with_several_inputs_and_outputs(tmp_path):
         signatures={"double": extra},
         verify={"serving_default": given, "double": {"x": [1.0, 2.0]}},
     )
+    assert check_parity(model, path, {"double": {"x": [3.0]}}, signatures={"double": extra}).equal
     found = run_artifact(path, given)
     assert {k: v.shape for k, v in found.items()} == {
         "gru": (2, 4, 2),
@@ -261,6 +265,26 @@ def test_wrong_arguments(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         export_tflite(arguments.pop("model"), arguments.pop("path"), **arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_another_backend_is_refused(tmp_path):
+    code = (
+        "import keras, sys\n"
+        "from keras_attention.export.tflite import export_tflite\n"
+        "model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
+        "try:\n"
+        "    export_tflite(model, sys.argv[1])\n"
+        "except RuntimeError as error:\n"
+        "    print(error)\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "x.tflite")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": "numpy"},
+        check=True,
+    )
+    assert "needs KERAS_BACKEND=tensorflow, and Keras runs on numpy" in child.stdout
 
 
 def test_a_folder_in_the_place_of_the_file(tmp_path):

@@ -117,9 +117,10 @@ def test_every_truncation_is_found(tmp_path, content, bare):
         path.write_bytes(content[:size])
         with pytest.raises(ArtifactError):
             inspect_tflite(path)
-    path.write_bytes(content[:-1])  # its metadata is cut, the model whole
-    with pytest.raises(ArtifactError):
-        inspect_tflite(path)
+    for size in range(len(bare) + 60, len(content), 10):  # its metadata is cut, the model whole
+        path.write_bytes(content[:size])
+        with pytest.raises(ArtifactError):
+            inspect_tflite(path)
 
 
 def test_every_changed_bit_is_found_in_a_file_of_ours(tmp_path, content, bare):
@@ -139,7 +140,7 @@ from pathlib import Path
 from keras_attention.export.parity import load_tflite
 bare, path = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
 refused = 0
-for position in range(120):
+for position in range(0, 400, 7):
     changed = bytearray(bare)
     changed[position] ^= 1 << position % 8
     path.write_bytes(changed)

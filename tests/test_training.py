@@ -1,0 +1,251 @@
+"""The training loop: its loss, its schedule, and that nothing is lost when it is stopped."""
+
+import math
+import os
+import signal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_attention.recipes.errors import Interrupted, RunError
+from keras_attention.recipes.files import replacing
+from keras_attention.recipes.training import STATE_FILE, Trainer
+
+VOCABULARY = 11
+
+
+def tagger(dropout=0.0, seed=3):
+    keras.utils.set_random_seed(0)
+    tokens = keras.Input((None,), dtype="int32", name="tokens")
+    x = keras.layers.Embedding(VOCABULARY, 6)(tokens)
+    x = keras.layers.Dropout(dropout, seed=seed)(x)
+    return keras.Model(tokens, keras.layers.Dense(VOCABULARY)(x))
+
+
+def rows(count, seed, length=5):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(1, VOCABULARY, (count, length)).astype("int32")
+    labels = (ids * 3 + 1) % VOCABULARY
+    labels[0, 2:] = 0  # padding
+    return {"tokens": ids}, labels
+
+
+def epoch_data(epoch):
+    order = np.random.default_rng(epoch).permutation(6)
+    return [rows(4, seed) for seed in order]
+
+
+def reference_loss(logits, labels, smoothing):
+    """Cross-entropy of float64 by the definition, over real tokens, one by one."""
+    total, count = 0.0, 0
+    for logits_row, labels_row in zip(logits, labels, strict=True):
+        for vector, label in zip(logits_row, labels_row, strict=True):
+            if label == 0:
+                continue
+            vector = vector.astype("float64")
+            log_p = vector - math.log(np.sum(np.exp(vector - vector.max()))) - vector.max()
+            total += -(1 - smoothing) * log_p[label] - smoothing * np.mean(log_p)
+            count += 1
+    return total / count
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_a_step_follows_the_gradient_of_the_smoothed_loss_over_real_tokens(smoothing):
+    model = tagger()
+    inputs, labels = rows(4, 0)
+    start = [w.copy() for w in model.get_weights()]
+    trainer = Trainer(model, label_smoothing=smoothing, clip=1e9, warmup_steps=0)
+    trainer.optimizer = keras.optimizers.SGD(1.0)
+    trainer.optimizer.build(model.trainable_variables)
+    trainer._step({"tokens": tf.constant(inputs["tokens"])}, tf.constant(labels))
+    moved = [a - b for a, b in zip(start, model.get_weights(), strict=True)]  # the gradient
+
+    def loss(weights):
+        model.set_weights(weights)
+        return reference_loss(np.asarray(model(inputs["tokens"])), labels, smoothing)
+
+    rng = np.random.default_rng(1)
+    direction = [rng.normal(size=w.shape).astype("float32") for w in start]
+    h = 1e-2
+    above = loss([w + h * d for w, d in zip(start, direction, strict=True)])
+    below = loss([w - h * d for w, d in zip(start, direction, strict=True)])
+    wanted = sum(np.sum(g * d) for g, d in zip(moved, direction, strict=True))
+    # Central difference in float32: about h^2 of curvature and 1e-6 / h of rounding.
+    assert wanted == pytest.approx((above - below) / (2 * h), rel=5e-3, abs=1e-3)
+
+
+def test_evaluation_counts_real_tokens_only():
+    model = tagger()
+    inputs, labels = rows(4, 0)
+    found = Trainer(model).evaluate([(inputs, labels), rows(2, 5)])
+    batches = [(inputs, labels), rows(2, 5)]
+    logits = [np.asarray(model(x["tokens"])) for x, _ in batches]
+    counts = [np.sum(y != 0) for _, y in batches]
+    losses = [reference_loss(z, y, 0.0) for z, (_, y) in zip(logits, batches, strict=True)]
+    right = sum(
+        np.sum((z.argmax(-1) == y) & (y != 0)) for z, (_, y) in zip(logits, batches, strict=True)
+    )
+    assert found["loss"] == pytest.approx(np.average(losses, weights=counts), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert found["token_accuracy"] == pytest.approx(right / sum(counts))
+
+
+def test_gradients_are_clipped_by_their_global_norm():
+    model = tagger()
+    start = [w.copy() for w in model.get_weights()]
+    trainer = Trainer(model, clip=1e-3)
+    trainer.optimizer = keras.optimizers.SGD(1.0)
+    trainer.optimizer.build(model.trainable_variables)
+    inputs, labels = rows(4, 0)
+    trainer._step({"tokens": tf.constant(inputs["tokens"])}, tf.constant(labels))
+    moved = [a - b for a, b in zip(start, model.get_weights(), strict=True)]
+    norm = math.sqrt(sum(np.sum(np.square(g, dtype="float64")) for g in moved))
+    assert norm == pytest.approx(1e-3, rel=1e-2)  # weights of about 0.05 keep 4 digits of 1e-3
+
+
+def test_the_learning_rate_rises_and_falls_to_nothing():
+    trainer = Trainer(tagger(), learning_rate=0.1, warmup_steps=4)
+    rates = []
+    for step in range(12):
+        trainer._set_learning_rate(step, step / 12)
+        rates.append(float(trainer.optimizer.learning_rate))
+    assert rates[:3] == sorted(rates[:3])
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    trainer._set_learning_rate(12, 1.0)
+    assert float(trainer.optimizer.learning_rate) == pytest.approx(0.0, abs=1e-9)
+
+
+class StopAfter:
+    """Batches that send this process a signal before batch `index` of epoch `epoch`."""
+
+    def __init__(self, epoch, index, number):
+        self.place = (epoch, index)
+        self.number = number
+
+    def __call__(self, epoch):
+        for index, batch in enumerate(epoch_data(epoch)):
+            if (epoch, index) == self.place:
+                os.kill(os.getpid(), self.number)
+            yield batch
+
+
+@pytest.mark.parametrize("place", [(0, 3), (1, 0), (1, 5)])
+def test_a_stopped_run_resumes_bit_for_bit(tmp_path, place):
+    whole = tagger(dropout=0.4)
+    history = Trainer(whole).fit(epoch_data, epochs=3, steps=6)
+
+    stopped = Trainer(tagger(dropout=0.4))
+    with pytest.raises(Interrupted, match="SIGTERM; its state is saved"):
+        stopped.fit(StopAfter(*place, signal.SIGTERM), epochs=3, steps=6, folder=tmp_path)
+    resumed = tagger(dropout=0.4)
+    again = Trainer(resumed).fit(epoch_data, epochs=3, steps=6, folder=tmp_path, resume=True)
+
+    for one, other in zip(whole.variables, resumed.variables, strict=True):
+        np.testing.assert_array_equal(np.asarray(one.value), np.asarray(other.value))
+    losses = [[figures["train_loss"] for figures in run] for run in (history, again)]
+    assert losses[0] == losses[1]
+
+
+def test_a_stop_without_a_folder_says_that_nothing_was_saved():
+    with pytest.raises(Interrupted, match="SIGINT; nothing was saved"):
+        Trainer(tagger()).fit(StopAfter(0, 1, signal.SIGINT), epochs=1, steps=6)
+
+
+def test_the_handlers_of_signals_are_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    Trainer(tagger()).fit(epoch_data, epochs=1)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_best_model_is_kept_and_not_the_last(tmp_path):
+    model = tagger()
+    scores = iter([1.0, 3.0, 2.0])
+    kept = []
+    Trainer(model).fit(
+        epoch_data,
+        epochs=3,
+        folder=tmp_path,
+        validate=lambda: {"score": next(scores)},
+        best_by=lambda figures: figures["score"],
+        on_epoch=lambda figures: kept.append([w.copy() for w in model.get_weights()]),
+    )
+    best = keras.models.load_model(tmp_path / "model.keras").get_weights()
+    for one, other in zip(best, kept[1], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_minutes_end_a_run_early():
+    history = Trainer(tagger()).fit(epoch_data, epochs=10_000, minutes=1e-6)
+    assert len(history) == 1
+
+
+def test_a_loss_that_is_not_finite_stops_with_advice():
+    model = tagger()
+    model.set_weights([np.full_like(w, np.nan) for w in model.get_weights()])
+    with pytest.raises(RunError, match="not finite in epoch 1, step 1: try a smaller"):
+        Trainer(model).fit(epoch_data, epochs=1)
+
+
+def test_data_without_a_batch_is_refused():
+    with pytest.raises(RunError, match="nothing to train on"):
+        Trainer(tagger()).fit(lambda epoch: [], epochs=1)
+
+
+def test_resuming_without_a_checkpoint_is_refused(tmp_path):
+    with pytest.raises(RunError, match="no checkpoint to resume from"):
+        Trainer(tagger()).fit(epoch_data, epochs=1, folder=tmp_path, resume=True)
+
+
+def damaged(path, how):
+    content = path.read_bytes()
+    if how == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "text":
+        path.write_text("not a checkpoint")
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:  # one byte of the array data flipped: the archive's checksum sees it
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+
+
+@pytest.mark.parametrize("how", ["cut", "text", "empty", "flipped"])
+def test_a_damaged_checkpoint_is_named(tmp_path, how):
+    Trainer(tagger()).fit(epoch_data, epochs=1, folder=tmp_path)
+    path = tmp_path / "checkpoints" / STATE_FILE
+    damaged(path, how)
+    with pytest.raises(RunError, match=f"{STATE_FILE} is broken") as error:
+        Trainer(tagger()).fit(epoch_data, epochs=2, folder=tmp_path, resume=True)
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    Trainer(tagger()).fit(epoch_data, epochs=1, folder=tmp_path)
+    tokens = keras.Input((None,), dtype="int32", name="tokens")
+    x = keras.layers.Embedding(VOCABULARY, 7)(tokens)
+    other = keras.Model(tokens, keras.layers.Dense(VOCABULARY)(keras.layers.Dropout(0.1)(x)))
+    with pytest.raises(RunError, match="of another model|of other sizes"):
+        Trainer(other).fit(epoch_data, epochs=2, folder=tmp_path, resume=True)
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path):
+    path = tmp_path / "figures.json"
+    path.write_text("old")
+    with pytest.raises(OSError, match="disk full"), replacing(path) as beside:
+        beside.write_text("half of the n")
+        raise OSError("disk full")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["figures.json"]
+
+
+def test_a_folder_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "artifact"
+    path.mkdir()
+    (path / "old").write_text("")
+    with replacing(path) as beside:
+        beside.mkdir()
+        (beside / "new").write_text("")
+    assert [p.name for p in path.iterdir()] == ["new"]
+    assert [p.name for p in tmp_path.iterdir()] == ["artifact"]
