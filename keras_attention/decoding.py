@@ -83,9 +83,11 @@ def greedy_search(
     def body(index, tokens, states, scores, done, buffers):
         logits, states, weights = step(tokens, states, *memory)
         log_probabilities = ops.log_softmax(widen(logits), axis=-1)  # (B, V)
-        best = ops.cast(ops.argmax(log_probabilities, axis=-1), "int32")
-        scores = scores + ops.where(done, 0.0, ops.max(log_probabilities, axis=-1))
-        tokens = ops.where(done, end_id, best)
+        # Not argmax: that of Keras on TensorFlow looks at the sign bit of zeros, for which TFLite
+        # has no built-in operator.
+        best, chosen = ops.top_k(log_probabilities, 1)  # (B, 1)
+        scores = scores + ops.where(done, 0.0, ops.squeeze(best, 1))
+        tokens = ops.where(done, end_id, ops.cast(ops.squeeze(chosen, 1), "int32"))
         buffers = history.write(buffers, index, tokens, weights, done)
         return index + 1, tokens, states, scores, ops.logical_or(done, tokens == end_id), buffers
 

@@ -199,13 +199,17 @@ class AttentionDecoder(keras.layers.Layer):
             encoder_state: (B, De), sent through the learned bridge.
         """
         if encoder_state is not None:
-            states = [bridge(encoder_state) for bridge in self._bridges]
+            states = [self._computed(bridge(encoder_state)) for bridge in self._bridges]
             batch_size = ops.shape(encoder_state)[0]
         else:
             states = [self._zeros(batch_size) for _ in self._bridges]
         if self.input_feeding:
             states.append(self._zeros(batch_size))
         return tuple(states)
+
+    def _computed(self, x):
+        # Keras's tanh makes float64 float32 on JAX, and what a loop carries must keep its type.
+        return ops.cast(x, self.compute_dtype)
 
     def _zeros(self, batch_size):
         return ops.zeros((batch_size, self.units), dtype=self.compute_dtype)
@@ -251,7 +255,7 @@ class AttentionDecoder(keras.layers.Layer):
             top = states[-_STATES[self.cell]]
             context, weights = self._look(top, values, keys, memory_mask, training)
             readable = (context, top)
-        output = self._readout(ops.concatenate(readable, axis=-1))
+        output = self._computed(self._readout(ops.concatenate(readable, axis=-1)))
         if noise is not None:
             output = output * noise
         return output, (*states, *((output,) if fed else ())), weights

@@ -9,7 +9,7 @@ from .tokenizers import END_ID, PADDING_ID, START_ID, Tokenizer
 
 def to_ids(texts: Sequence[str], tokenizer: Tokenizer) -> tf.RaggedTensor:
     """Ids of each text with the end token behind them."""
-    ids = tokenizer.tokenize(tf.constant(texts, tf.string))
+    ids = tokenizer.tokenize(tf.convert_to_tensor(texts, tf.string))
     end = tf.fill([ids.nrows(), 1], END_ID)
     return tf.concat([ids, end], axis=1)
 

@@ -118,13 +118,16 @@ def encoder_of(model: keras.Model) -> keras.Model:
     return keras.Model(model.inputs[0], outputs)
 
 
-def search_functions(model: keras.Model, config: Config) -> dict[str, Callable]:
+def search_functions(
+    model: keras.Model, config: Config, encoder: keras.Model | None = None
+) -> dict[str, Callable]:
     """`encode`, `step`, `greedy` and `beam` of a model, as functions of tensors.
 
+    Export gives an `encoder` whose loops a target can hold, in place of `encoder_of(model)`.
     `encode(source)` gives `(states, memory)`, `step(tokens, states, *memory)` gives
     `(logits, states, weights)`: the form that `greedy_search` and `beam_search` take.
     """
-    encoder = encoder_of(model)
+    encoder = encoder or encoder_of(model)
     embed, decoder = model.get_layer("target_embedding"), model.get_layer("decoder")
     to_logits = model.get_layer("logits")
     limits = {"start_id": START_ID, "end_id": END_ID, "max_length": config.max_length}
@@ -170,8 +173,10 @@ def forced_weights(model: keras.Model, source, target):
     return weights
 
 
-def signatures(model: keras.Model, config: Config) -> dict[str, tuple[Callable, dict]]:
-    """The functions of an artifact: ids in, ids out, by name.
+def signatures(
+    model: keras.Model, config: Config, encoder: keras.Model | None = None
+) -> dict[str, tuple[Callable, dict]]:
+    """The functions of an artifact: ids in, ids out, by name; `encoder` as in `search_functions`.
 
     | signature | takes | gives |
     |---|---|---|
@@ -180,7 +185,7 @@ def signatures(model: keras.Model, config: Config) -> dict[str, tuple[Callable, 
     | greedy | source (B, S) | tokens (B, L), scores (B,), lengths (B,), alignment (B, L, S) |
     | beam | source (B, S) | the same with the beam's axis after the batch |
     """
-    functions = search_functions(model, config)
+    functions = search_functions(model, config, encoder)
     states, memory = functions["encode"](np.array([[END_ID]], "int32"))
     read = dict(zip(("values", "keys", "mask"), memory, strict=True))
     held = {f"state_{i}": state for i, state in enumerate(states)}

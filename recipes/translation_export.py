@@ -18,7 +18,7 @@ from .errors import RunError
 from .files import replacing
 from .runs import Run
 from .tokenizers import END_ID, PADDING_ID, START_ID
-from .translation import search_function, search_functions, signatures
+from .translation import encoder_of, search_function, search_functions, signatures
 
 
 def export(run: Run, to: str, path: Path | None = None, *, quantize=None, verify=True) -> Path:
@@ -56,8 +56,8 @@ def _examples(run: Run) -> list[np.ndarray]:
 
 
 def _export_saved_model(run, path, verify):
-    model = portable(run.model)
-    search = search_functions(model, run.config)["beam"]
+    encoder = portable(encoder_of(run.model))
+    search = search_functions(run.model, run.config, encoder)["beam"]
     limit = run.config.max_length
 
     def translate_text(text):
@@ -78,7 +78,7 @@ def _export_saved_model(run, path, verify):
 
     text = {"text": tf.TensorSpec((None,), tf.string)}
     return export_saved_model(
-        {"serving_default": (translate_text, text), **signatures(model, run.config)},
+        {"serving_default": (translate_text, text), **signatures(run.model, run.config, encoder)},
         path or run.folder / "export" / "saved_model",
         assets={
             f"{side}.vocabulary.txt": run.folder / f"{side}.vocabulary.txt"
@@ -93,7 +93,7 @@ def _export_tflite(run, path, quantize, verify):
     path = Path(path or run.folder / "export" / folder / "translation.tflite")
     path.parent.mkdir(parents=True, exist_ok=True)
     export_tflite(
-        signatures(portable(run.model), run.config),
+        signatures(run.model, run.config, portable(encoder_of(run.model))),
         path,
         quantization=quantize,
         metadata=artifact_metadata(run),

@@ -297,3 +297,30 @@ def all_hypotheses(step, state, start_id, end_id, max_length, length_penalty_wei
 
     extend([], 0.0, [], state)
     return sorted(found, key=lambda hypothesis: -hypothesis[0])
+
+
+def beam(step, state, start_id, end_id, max_length, length_penalty_weight, beam_width):
+    """Lists of hypotheses, the best `beam_width` of all continuations kept in each step."""
+    hypotheses = [(0.0, 0.0, [], [], state)]  # score, log probability, tokens, alignments, state
+    for _ in range(max_length):
+        continued = []
+        for hypothesis in hypotheses:
+            _, log_probability, tokens, alignments, state = hypothesis
+            if tokens and tokens[-1] == end_id:
+                continued.append(hypothesis)
+                continue
+            steps, next_state, alignment = step(tokens[-1] if tokens else start_id, state)
+            for token, step_log_probability in enumerate(steps):
+                total = log_probability + step_log_probability
+                penalty = ((5 + len(tokens) + 1) / 6) ** length_penalty_weight
+                continued.append(
+                    (
+                        total / penalty,
+                        total,
+                        [*tokens, token],
+                        [*alignments, alignment],
+                        next_state,
+                    )
+                )
+        hypotheses = sorted(continued, key=lambda hypothesis: -hypothesis[0])[:beam_width]
+    return [(score, tokens, alignments) for score, _, tokens, alignments, _ in hypotheses]

@@ -474,6 +474,14 @@ def test_cosine_of_zero_vectors(backend):
     assert np.all(by_input["key"] == 0)
 
 
+@pytest.mark.as_upstream
+def test_float64_runs_where_tanh_is_single(decoder_case):
+    """On JAX Keras's tanh gives float32: less exact, but no loop may fail of it."""
+    case = decoder_case
+    outputs = case.outputs(case.create(dtype="float64"), case.inputs())
+    assert {keras.backend.standardize_dtype(x.dtype) for x in outputs} == {"float64"}
+
+
 def test_one_score_belongs_to_one_layer():
     score = ka.AdditiveScore(3)
     query, value = np.ones((B, T, DQ)), np.ones((B, S, DV))

@@ -1,0 +1,203 @@
+"""From scores to weights, over many rows that nobody would think of."""
+
+import keras
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from keras import ops
+
+import keras_attention as ka
+from keras_attention import normalizers
+
+NAMES = ("softmax", "sparsemax", "sigmoid")
+REFERENCES = {
+    "softmax": reference.softmax,
+    "sparsemax": reference.sparsemax,
+    "sigmoid": reference.sigmoid,
+}
+S = 6
+# One length and few rows: JAX compiles for each shape.
+quickly = settings(deadline=None, max_examples=40)
+masks = arrays(bool, (2, S))
+
+
+def scores_up_to(bound, dtype="float64"):
+    width = {"float64": 64, "float32": 32, "float16": 16}[dtype]
+    return arrays(dtype, (2, S), elements=st.floats(-bound, bound, width=width))
+
+
+def array(tensor):
+    return np.asarray(ops.convert_to_numpy(tensor))
+
+
+def normalized(name, scores, mask):
+    return array(getattr(ka, name)(ops.convert_to_tensor(scores), ops.convert_to_tensor(mask)))
+
+
+def expected_weights(name, scores, mask):
+    weights = np.zeros(scores.shape)
+    for row, readable in enumerate(mask):
+        if readable.any():
+            found = REFERENCES[name]([float(e) for e in scores[row][readable]])
+            weights[row][readable] = found
+    return weights
+
+
+@pytest.mark.parametrize("name", NAMES)
+@quickly
+@given(scores=scores_up_to(20), mask=masks)
+def test_equal_to_the_definition(name, scores, mask):
+    actual = normalized(name, scores, mask)
+    # Sums of six terms in float64.
+    np.testing.assert_allclose(actual, expected_weights(name, scores, mask), atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax"])
+@quickly
+@given(scores=scores_up_to(2.0**100, "float32"), mask=masks)
+def test_huge_scores(name, scores, mask):
+    weights = normalized(name, scores, mask)
+    assert weights.dtype == "float32"
+    assert np.all(weights[~mask] == 0)
+    assert np.isfinite(weights).all() and np.all(weights >= 0)
+    # Six roundings to float32.
+    np.testing.assert_allclose(weights.sum(-1), mask.any(-1), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@quickly
+@given(scores=scores_up_to(65504, "float16"), mask=masks)
+def test_half_precision_scores_are_normalized_in_float32(name, scores, mask):
+    weights = normalized(name, scores, mask)
+    assert weights.dtype == "float32"
+    expected = expected_weights(name, np.clip(scores.astype("float64"), -700, None), mask)
+    if name == "softmax":  # differences of float16 scores are exact in float32
+        expected = expected_weights(name, scores.astype("float64"), mask)
+    if name == "sigmoid":
+        expected = np.where(mask, 1 / (1 + np.exp(-np.clip(scores.astype("float64"), -700, 700))), 0)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("low", [-1e9, -1e30])
+def test_a_readable_score_may_be_very_low(name, low):
+    """Lower than what other libraries write in place of a masked score."""
+    scores = np.array([[low, 0.0, 3.0]], "float32")
+    weights = normalized(name, scores, np.array([[True, False, False]]))
+    np.testing.assert_array_equal(weights, [[0.0 if name == "sigmoid" else 1.0, 0, 0]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_rows_without_a_readable_key_are_zero(name, dtype, backend):
+    scores = ops.cast([[1.0, -2.0, 3.0], [5.0, 60000.0, 0.0]], dtype)
+    mask = np.array([[False, False, False], [True, False, True]])
+    weights = getattr(ka, name)(scores, mask)
+    assert array(weights)[0].tolist() == [0, 0, 0]
+    assert array(weights)[1, 1] == 0
+    layer = keras.layers.Identity()  # something without weights
+
+    def function(inputs):
+        return ops.sum(getattr(ka, name)(inputs["scores"], mask) * ops.convert_to_tensor(
+            [[1.0, 2.0, 3.0]], dtype=weights.dtype
+        ))
+
+    if dtype == "bfloat16":
+        return  # NumPy has none to take the gradient at
+    gradient = backend.gradients(function, layer, {"scores": array(scores)})[0]["scores"]
+    assert np.isfinite(gradient).all()
+    assert np.all(gradient[~mask] == 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masked_scores_may_be_anything(name, backend):
+    mask = np.array([[True, False, True, False, True, True]])
+    clean = np.array([[0.3, 0.0, -0.2, 0.0, 0.4, -3.0]])
+    layer = keras.layers.Identity()
+
+    def function(inputs):
+        weights = getattr(ka, name)(inputs["scores"], mask)
+        return ops.sum(weights * np.arange(1.0, 7.0))
+
+    expected = normalized(name, clean, mask)
+    gradient = backend.gradients(function, layer, {"scores": clean})[0]["scores"]
+    assert np.any(gradient != 0)
+    for anything in (1e300, np.inf, -np.inf, np.nan):
+        scores = np.where(mask, clean, anything)
+        np.testing.assert_array_equal(normalized(name, scores, mask), expected)
+        found = backend.gradients(function, layer, {"scores": scores})[0]["scores"]
+        np.testing.assert_array_equal(found, gradient)
+
+
+@quickly
+@given(scores=scores_up_to(3))
+def test_gradient_of_sparsemax(scores):
+    """Martins and Astudillo, equation 10: on the support S, g minus the mean of g over S."""
+    backend = keras.backend.backend()
+    upstream = np.arange(1.0, S + 1)
+    weights = array(ka.sparsemax(ops.convert_to_tensor(scores)))
+    # At an edge of the support, or between equal scores, the gradient is not unique.
+    tau = np.array([max(row) - max(reference.sparsemax(list(row))) for row in scores])
+    if np.any(abs(scores - tau[:, None]) < 1e-6):
+        return
+
+    def function(x):
+        return ops.sum(ka.sparsemax(x) * upstream)
+
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        x = tf.constant(scores)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = function(x)
+        gradient = tape.gradient(result, x).numpy()
+    else:
+        import jax
+
+        gradient = np.asarray(jax.grad(function)(scores))
+    for row in range(len(scores)):
+        support = weights[row] > 0
+        expected = np.where(support, upstream - upstream[support].mean(), 0.0)
+        np.testing.assert_allclose(gradient[row], expected, atol=1e-10)
+
+
+def test_masks_of_any_form():
+    """Broadcast, of integers, from lists."""
+    scores = np.random.default_rng(0).normal(size=(2, 3, 4))
+    mask = np.array([[1, 0, 1, 1], [1, 1, 0, 0]])[:, None, :]
+    for name in NAMES:
+        normalizer = getattr(ka, name)
+        expected = array(normalizer(scores, np.broadcast_to(mask, scores.shape).astype(bool)))
+        np.testing.assert_array_equal(array(normalizer(scores, mask)), expected)
+        np.testing.assert_array_equal(array(normalizer(scores, mask.tolist())), expected)
+        np.testing.assert_array_equal(
+            array(normalizer(scores)), array(normalizer(scores, np.ones((2, 3, 4), bool)))
+        )
+
+
+def test_get():
+    for name in NAMES:
+        function = getattr(ka, name)
+        assert normalizers.get(name) is function
+        assert normalizers.get(function) is function
+        assert normalizers.get(keras.saving.serialize_keras_object(function)) is function
+    with pytest.raises(ValueError, match=r"softmax, sparsemax, sigmoid.*Received: .*'hard'"):
+        normalizers.get("hard")
+
+
+def test_a_normalizer_of_ones_own():
+    @keras.saving.register_keras_serializable("test_normalizers")
+    def uniform(scores, mask=None, training=None):
+        return ops.ones_like(scores) / ops.shape(scores)[-1]
+
+    layer = ka.Attention("bilinear", normalizer=uniform)
+    value = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
+    context = array(layer(np.ones((2, 3, 4), "float32"), value))
+    np.testing.assert_allclose(
+        context, np.repeat(value.mean(1, keepdims=True), 3, 1), rtol=1e-5, atol=1e-6
+    )
+    assert ka.Attention.from_config(layer.get_config()).normalizer is uniform
