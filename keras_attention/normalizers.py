@@ -124,8 +124,11 @@ def sigmoid(scores, mask=None, training=None):
         Kim, Denton, Hoang, Rush, "Structured Attention Networks", ICLR 2017, section 3.1
         (the gates without structure).
     """
-    weights = ops.sigmoid(widen(ops.convert_to_tensor(scores)))
-    return weights if mask is None else ops.where(mask, weights, 0.0)
+    scores = widen(ops.convert_to_tensor(scores))
+    if mask is None:
+        return ops.sigmoid(scores)
+    # Selected before, too: a score of NaN or infinity would still leak into the gradient.
+    return ops.where(mask, ops.sigmoid(ops.where(mask, scores, 0.0)), 0.0)
 
 
 _NAMED = {"softmax": softmax, "sparsemax": sparsemax, "sigmoid": sigmoid}

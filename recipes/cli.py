@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import typing
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(encoding="utf-8", errors="replace")
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     try:
         return options.command(options) or 0
     except KeyboardInterrupt:
@@ -330,9 +331,17 @@ def _plot(options) -> None:
     [row] = translation.translate(run, [options.text], translation.search_function(run, "beam"))
     if row["alignment"] is None:
         raise UsageError(f"{options.run} was trained without attention: it has no alignment")
-    plot_attention(
-        row["alignment"], row["source"], row["target"], path=options.out, title=row["translation"]
-    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        plot_attention(
+            row["alignment"],
+            row["source"],
+            row["target"],
+            path=options.out,
+            title=row["translation"],
+        )
+    for warning in caught:  # of characters that no font has
+        news(str(warning.message))
     print(json.dumps({"path": str(options.out)}) if options.json else options.out)
 
 
@@ -348,10 +357,23 @@ def _translation():
         from . import translation
 
         tf.config.list_physical_devices()
+        tf.get_logger().setLevel("ERROR")
     return translation
 
 
 # Options.
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    # argparse takes texts that follow an option for strangers: `predict RUN --alignment TEXT`.
+    if rest and isinstance(getattr(options, "text", None), list):
+        if not any(word.startswith("-") for word in rest):
+            options.text, rest = [*options.text, *rest], []
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -62,7 +62,7 @@ def _export_saved_model(run, path, verify):
 
     def translate_text(text):
         ids = to_ids(text, run.source)
-        longest = tf.reduce_max(ids.row_lengths())
+        longest = tf.cast(tf.reduce_max(ids.row_lengths()), "int32")
         message = f"a text has more than {limit} pieces, the model takes no more"
         with tf.control_dependencies([tf.debugging.assert_less_equal(longest, limit, message)]):
             source = ids.to_tensor()

@@ -71,12 +71,13 @@ class Config:
 # What the embedded data needs to be learned in about a minute.
 PHRASEBOOK = {
     "source_in_memory": True,
+    "input_feeding": False,
     "embedding": 64,
     "encoder_units": 48,
     "units": 96,
     "dropout": 0.1,
     "label_smoothing": 0.0,
     "learning_rate": 4e-3,
-    "epochs": 8,
+    "epochs": 10,
     "max_length": 32,
 }

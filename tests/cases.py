@@ -63,7 +63,10 @@ class Case(NamedTuple):
         """Masks that hide something, but leave something in every row."""
         rng = np.random.default_rng(seed)
         masks = {}
-        for mask, argument in ((self.key_mask, "".join(self.keys[:1])), (self.query_mask, self.queries)):
+        for mask, argument in (
+            (self.key_mask, "".join(self.keys[:1])),
+            (self.query_mask, self.queries),
+        ):
             if mask:
                 replaced = {globals()[letter]: size for letter, size in sizes.items()}
                 shape = [replaced.get(n, n) for n in self.shapes[argument][:2]]

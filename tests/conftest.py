@@ -104,9 +104,7 @@ class _TensorFlow:
             tape.watch(list(inputs.values()))
             result = function(inputs)
         weights = [w.value for w in layer.trainable_variables]
-        found = tape.gradient(
-            result, [*inputs.values(), *weights], unconnected_gradients="zero"
-        )
+        found = tape.gradient(result, [*inputs.values(), *weights], unconnected_gradients="zero")
         found = [tf.convert_to_tensor(x).numpy() for x in found]
         return dict(zip(inputs, found, strict=False)), found[len(inputs) :]
 
@@ -152,7 +150,9 @@ def randomize(layer, seed=1, scale=0.5):
 def named_weights(layer) -> dict[str, np.ndarray]:
     """Weights by their paths below the layer, without the counters in automatic names."""
     return {
-        re.sub(r"_score_\d+/", "_score/", weight.path.split("/", 1)[1]): np.asarray(keras.ops.convert_to_numpy(weight), "float64")
+        re.sub(r"_score_\d+/", "_score/", weight.path.split("/", 1)[1]): np.asarray(
+            keras.ops.convert_to_numpy(weight), "float64"
+        )
         for weight in layer.weights
     }
 

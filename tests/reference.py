@@ -93,7 +93,7 @@ def sigmoid(scores):
 
 
 def logistic(x):
-    return 1.0 / (1.0 + math.exp(-x))
+    return 1.0 / (1.0 + math.exp(-x)) if x > -700 else 0.0  # e^700 is near the largest float
 
 
 # --- Layers -----------------------------------------------------------------------------------

@@ -171,9 +171,7 @@ def test_the_search_ends_when_all_have_ended(search):
         assert network.calls <= 4
     assert np.all(found.tokens[..., 3:] == END)
     assert np.all(found.alignments[..., 3:, :] == 0)
-    cut = found._replace(
-        tokens=found.tokens[..., :3], alignments=found.alignments[..., :3, :]
-    )
+    cut = found._replace(tokens=found.tokens[..., :3], alignments=found.alignments[..., :3, :])
     assert_same(cut, short)
 
 

@@ -33,7 +33,7 @@ def installed(tmp_path_factory) -> Installed:
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy(path, tree)
-    for room in [*ROOMS, "tests"]:
+    for room in [*ROOMS, "tests", "bin"]:
         shutil.copytree(ROOT / room, tree / room, ignore=shutil.ignore_patterns("__pycache__"))
     run("setup.py", "-q", "sdist", "--dist-dir", folder, cwd=tree)
     (archive,) = folder.glob("*.tar.gz")

@@ -23,9 +23,11 @@ def assert_all_close(actual, expected, **tolerance):
 
 
 def initial_states(layer, inputs):
-    return layer.initial_state(B, ops.convert_to_tensor(inputs["encoder_state"])) if (
-        "encoder_state" in inputs
-    ) else layer.initial_state(B)
+    return (
+        layer.initial_state(B, ops.convert_to_tensor(inputs["encoder_state"]))
+        if ("encoder_state" in inputs)
+        else layer.initial_state(B)
+    )
 
 
 def test_repeated_steps_are_the_whole_pass(decoder_case, made):
@@ -168,9 +170,9 @@ def test_training_a_model_that_saves_and_loads(tmp_path):
     source = keras.Input((None,), dtype="int32", name="source")
     target = keras.Input((None,), dtype="int32", name="target")
     embedded = keras.layers.Embedding(9, 4, mask_zero=True)(source)
-    memory, state = keras.layers.GRU(
-        7, return_sequences=True, return_state=True, use_cudnn=False
-    )(embedded)
+    memory, state = keras.layers.GRU(7, return_sequences=True, return_state=True, use_cudnn=False)(
+        embedded
+    )
     fed = keras.layers.Embedding(9, 5, mask_zero=True)(target)
     outputs, _ = ka.AttentionDecoder(8, dropout=0.2, seed=1)(fed, memory, state)
     model = keras.Model([source, target], keras.layers.Dense(9)(outputs))
