@@ -18,7 +18,8 @@ def write_row(buffer, index, row):
     """
     row = ops.expand_dims(row, 0)
     if export_target() in (None, "tflite"):
-        start = [index, *[0] * (len(buffer.shape) - 1)]
+        # Of one integer type, as JAX wants them.
+        start = [index, *[ops.zeros((), dtype=index.dtype)] * (len(buffer.shape) - 1)]
         return ops.slice_update(buffer, start, row)
     return ops.scatter_update(buffer, ops.reshape(index, (1, 1)), row)
 

@@ -26,6 +26,11 @@ def widen(x):
     return ops.cast(x, wide_dtype(x.dtype))
 
 
+def _where(mask, x, otherwise):
+    """`ops.where` of a mask in any form; JAX's own takes no list."""
+    return ops.where(ops.convert_to_tensor(mask, dtype="bool"), x, otherwise)
+
+
 @keras.saving.register_keras_serializable("keras_attention")
 def softmax(scores, mask=None, training=None):
     """Soft attention: `a_s = exp(e_s) / sum_r exp(e_r)`.
@@ -52,8 +57,8 @@ def softmax(scores, mask=None, training=None):
     scores = widen(ops.convert_to_tensor(scores))
     if mask is None:
         return _softmax(scores)
-    weights = _softmax(ops.where(mask, scores, MASKED_SCORE))
-    return ops.where(mask, weights, 0.0)
+    weights = _softmax(_where(mask, scores, MASKED_SCORE))
+    return _where(mask, weights, 0.0)
 
 
 def _softmax(scores):
@@ -88,7 +93,7 @@ def sparsemax(scores, mask=None, training=None):
     """
     scores = widen(ops.convert_to_tensor(scores))
     if mask is not None:
-        scores = ops.where(mask, scores, MASKED_SCORE)
+        scores = _where(mask, scores, MASKED_SCORE)
     # Shifting a row does not change its projection, and a score 1 below the best already has
     # weight 0: after the shift nothing under -1 matters, so nothing large is ever summed up.
     scores = ops.maximum(scores - ops.max(scores, axis=-1, keepdims=True), -1.0)
@@ -98,7 +103,7 @@ def sparsemax(scores, mask=None, training=None):
     size = ops.sum(ops.cast(support, scores.dtype), axis=-1, keepdims=True)
     total = ops.sum(ops.where(support, descending, 0.0), axis=-1, keepdims=True)
     weights = ops.maximum(scores - (total - 1.0) / size, 0.0)
-    return weights if mask is None else ops.where(mask, weights, 0.0)
+    return weights if mask is None else _where(mask, weights, 0.0)
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -128,7 +133,7 @@ def sigmoid(scores, mask=None, training=None):
     if mask is None:
         return ops.sigmoid(scores)
     # Selected before, too: a score of NaN or infinity would still leak into the gradient.
-    return ops.where(mask, ops.sigmoid(ops.where(mask, scores, 0.0)), 0.0)
+    return _where(mask, ops.sigmoid(_where(mask, scores, 0.0)), 0.0)
 
 
 _NAMED = {"softmax": softmax, "sparsemax": sparsemax, "sigmoid": sigmoid}

@@ -5,6 +5,7 @@ nothing of the trainer.
 """
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -173,69 +174,64 @@ class Trainer:
         steps = steps or sum(1 for _ in epoch_data(0))
         if not steps:
             raise RunError("there is nothing to train on: the data gives no batch")
-        state = {"epoch": 0, "step": 0, "minutes": 0.0, "seconds": 0.0, "history": []}
-        running = {"nll": 0.0, "tokens": 0.0, "seconds": 0.0}
-        if resume:
-            saved = self.restore(folder)
-            running = saved.pop("running")
-            state.update(saved)
-        clock = _Clock(state["minutes"], state["seconds"])
+        state = self.restore(folder) if resume else _State()
+        clock = _Clock(state.minutes, state.seconds)
+
+        def part_done(step):
+            by_time = clock.minutes / minutes if minutes is not None else 0.0
+            return max(step / (epochs * steps), by_time)
+
         with _stop_signals() as stop:
-            while state["epoch"] < epochs and not _spent(clock.minutes, minutes):
-                epoch = state["epoch"]
-                bar = progress(steps, f"epoch {epoch + 1}/{epochs}") if progress else None
+            while state.epoch < epochs and part_done(0) < 1:
+                bar = progress(steps, f"epoch {state.epoch + 1}/{epochs}") if progress else None
                 with bar or contextlib.nullcontext(lambda **figures: None) as advance:
-                    for index, batch in enumerate(epoch_data(epoch)):
-                        if index < state["step"]:
+                    for index, batch in enumerate(epoch_data(state.epoch)):
+                        if index < state.step:
                             advance()
                             continue
-                        part = (epoch * steps + index) / (epochs * steps)
-                        if minutes is not None:
-                            part = max(part, clock.minutes / minutes)
-                        self._set_learning_rate(epoch * steps + index, min(part, 1.0))
-                        started = time.perf_counter()
-                        nll, tokens = (float(x) for x in self._train_step(*batch))
-                        running["nll"] += nll
-                        running["tokens"] += tokens
-                        running["seconds"] += time.perf_counter() - started
-                        state["step"] = index + 1
-                        advance(
-                            loss=running["nll"] / running["tokens"],
-                            tokens_per_second=running["tokens"] / running["seconds"],
-                        )
-                        if not math.isfinite(nll):
-                            raise RunError(
-                                f"the loss is not finite in epoch {epoch + 1}, step {index + 1}: "
-                                "try a smaller --learning-rate"
-                            )
-                        if stop or _spent(clock.minutes, minutes):
+                        step = state.epoch * steps + index
+                        self._set_learning_rate(step, min(part_done(step), 1.0))
+                        self._train_on(batch, state)
+                        advance(loss=state.loss, tokens_per_second=state.speed)
+                        if stop or part_done(0) >= 1:
                             break
-                state.update(minutes=clock.minutes, seconds=clock.seconds)
+                state.minutes, state.seconds = clock.minutes, clock.seconds
                 if stop:
                     if folder:
-                        self.save(folder, {**state, "running": running})
+                        self.save(folder, state)
                     raise Interrupted(stop[0], saved=folder is not None)
                 figures = {
-                    "epoch": epoch + 1,
-                    "train_loss": running["nll"] / max(running["tokens"], 1),
-                    "tokens_per_second": running["tokens"] / max(running["seconds"], 1e-9),
-                    "loss": running["nll"] / max(running["tokens"], 1),
+                    "epoch": state.epoch + 1,
+                    "loss": state.loss,
+                    "train_loss": state.loss,
+                    "tokens_per_second": state.speed,
                     **(validate() if validate else {}),
                     "minutes": clock.minutes,
                     "seconds": clock.seconds,
                 }
-                figures["best"] = all(best_by(figures) > best_by(f) for f in state["history"])
-                state["history"].append(figures)
-                state.update(epoch=epoch + 1, step=0, minutes=clock.minutes, seconds=clock.seconds)
-                running = {"nll": 0.0, "tokens": 0.0, "seconds": 0.0}
+                figures["best"] = all(best_by(figures) > best_by(f) for f in state.history)
+                state.end_epoch(figures)
                 if folder:
                     # The model first: a checkpoint never claims a best model that is not there.
                     if figures["best"]:
                         with replacing(folder / "model.keras") as beside:
                             self.model.save(beside)
-                    self.save(folder, {**state, "running": running})
+                    self.save(folder, state)
                 on_epoch(figures)
-        return state["history"]
+        return state.history
+
+    def _train_on(self, batch, state: "_State") -> None:
+        started = time.perf_counter()
+        nll, tokens = (float(x) for x in self._train_step(*batch))
+        state.busy += time.perf_counter() - started
+        state.nll += nll
+        state.tokens += tokens
+        state.step += 1
+        if not math.isfinite(nll):
+            raise RunError(
+                f"the loss is not finite in epoch {state.epoch + 1}, step {state.step}: "
+                "try a smaller learning rate"
+            )
 
     def _set_learning_rate(self, step: int, part: float) -> None:
         rise = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
@@ -248,15 +244,15 @@ class Trainer:
         variables = [*self.model.variables, *self.optimizer.variables]
         return {f"{i:04d}": variable for i, variable in enumerate(variables)}
 
-    def save(self, folder: Path, state: dict) -> None:
+    def save(self, folder: Path, state: "_State") -> None:
         """Write the whole state of training to `folder/checkpoints`, beside and renamed."""
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         arrays = {name: np.asarray(v.value) for name, v in self._variables().items()}
+        text = np.array(json.dumps(dataclasses.asdict(state)))
         with replacing(folder / "checkpoints" / STATE_FILE) as beside, beside.open("wb") as file:
-            np.savez(file, state=np.array(json.dumps(state)), **arrays)
+            np.savez(file, state=text, **arrays)
 
-    def restore(self, folder: Path) -> dict:
-        """Load what `save` wrote and return its state.
+    def restore(self, folder: Path) -> "_State":
+        """Load what `save` wrote.
 
         Raises:
             RunError: when there is none, or it is broken or of another model.
@@ -268,7 +264,7 @@ class Trainer:
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 loaded = {name: arrays[name] for name in variables}
-                state = json.loads(str(arrays["state"]))
+                state = _State(**json.loads(str(arrays["state"])))
                 extra = len(arrays.files) - 1 - len(variables)
         except Exception as error:
             raise RunError(
@@ -283,18 +279,40 @@ class Trainer:
         return state
 
 
+@dataclasses.dataclass
+class _State:
+    """Where a training stands, beside its variables."""
+
+    epoch: int = 0
+    step: int = 0  # batches done of this epoch
+    nll: float = 0.0  # over them
+    tokens: float = 0.0
+    busy: float = 0.0  # seconds
+    minutes: float = 0.0  # of the whole training
+    seconds: float = 0.0
+    history: list = dataclasses.field(default_factory=list)
+
+    @property
+    def loss(self) -> float:
+        return self.nll / max(self.tokens, 1.0)
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / max(self.busy, 1e-9)
+
+    def end_epoch(self, figures: dict) -> None:
+        self.history.append(figures)
+        self.epoch, self.step = self.epoch + 1, 0
+        self.nll = self.tokens = self.busy = 0.0
+        self.minutes, self.seconds = figures["minutes"], figures["seconds"]
+
+
 class _Clock:
     """Minutes of work: CPU time over the cores at hand, or wall time beside an accelerator."""
 
     def __init__(self, minutes: float, seconds: float):
         accelerator = bool(tf.config.list_physical_devices("GPU"))
-        self._cores = (
-            1
-            if accelerator
-            else len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count()
-        )
+        self._cores = 1 if accelerator else _cores()
         self._time = time.perf_counter if accelerator else time.process_time
         self._before = minutes * 60 * self._cores
         self._start = self._time()
@@ -310,8 +328,10 @@ class _Clock:
         return self._wall_before + time.perf_counter() - self._wall_start
 
 
-def _spent(used: float, minutes: float | None) -> bool:
-    return minutes is not None and used >= minutes
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager

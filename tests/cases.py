@@ -76,6 +76,9 @@ class Case(NamedTuple):
                 masks[mask][1:] = masks[mask][1:, ::-1]  # padding on either side
         return masks
 
+    def build(self, layer) -> None:
+        layer.build(**{f"{name}_shape": shape for name, shape in self.shapes.items()})
+
     def outputs(self, layer, inputs, masks=None, **kwargs) -> list:
         """All that the layer returns, flat; with the weights, where it has them."""
         if self.has_masks:

@@ -8,7 +8,6 @@ import math
 
 import numpy as np
 
-
 # --- Scores of one query q (Dq,) and one key k (Dk,) ------------------------------------------
 
 
@@ -181,7 +180,7 @@ def gru_cell(weights, x, states):
 
 
 def lstm_cell(weights, x, states):
-    """Hochreiter and Schmidhuber 1997 with forget gate; the gates lie side by side as i, f, c, o."""
+    """Hochreiter and Schmidhuber 1997, with forget gate; the gates side by side as i, f, c, o."""
     h, c = states
     kernel, recurrent = weights["kernel"], weights["recurrent_kernel"]
     units = len(h)

@@ -165,14 +165,10 @@ def test_dynamic_lengths(case, made, backend):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_dtype_policy(case, policy, weights_of):
-    layer = case.create(dtype=policy)
+def test_dtype_policy(case, policy, made, weights_of, backend):
+    layer = made(case, policy, scale=0.3)
     inputs, masks = case.inputs(), case.masks()
-    case.outputs(layer, inputs)
-    rng = np.random.default_rng(1)
-    for weight in layer.weights:
-        weight.assign(0.3 * rng.normal(size=weight.shape))
-    outputs = case.outputs(layer, inputs, masks)
+    outputs = backend.at_once(lambda *given: case.outputs(layer, *given))(inputs, masks)
 
     policy = keras.DTypePolicy(policy)
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in outputs}
@@ -203,11 +199,12 @@ def test_masked_keys_have_no_influence(masked_case, made):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_masked_keys_weigh_exactly_nothing(masked_case, policy):
+def test_masked_keys_weigh_exactly_nothing(masked_case, policy, made, backend):
     case = masked_case
-    layer, inputs, masks = case.create(dtype=policy), case.inputs(), case.masks()
+    layer, inputs, masks = made(case, policy), case.inputs(), case.masks()
     inputs = {name: 30 * x for name, x in inputs.items()}  # far apart scores
-    *_, weights = arrays(case.outputs(layer, inputs, masks))
+    outputs = backend.at_once(lambda *given: case.outputs(layer, *given))(inputs, masks)
+    *_, weights = arrays(outputs)
     mask = masks[case.key_mask][:, None, :] if case.query_mask else masks[case.key_mask]
     assert np.all(weights[np.broadcast_to(~mask, weights.shape)] == 0)
     assert np.isfinite(weights).all()

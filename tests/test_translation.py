@@ -5,7 +5,9 @@ import json
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -388,3 +390,21 @@ def test_the_stand_alone_program_translates_without_tensorflow(run, tflite, tmp_
     )
     mine = translation.translate(run, texts, translation.search_function(run, "greedy"))
     assert done.stdout.splitlines() == [row["translation"] for row in mine]
+
+
+def test_the_program_runs_in_a_bare_environment(run, tflite, tmp_path):
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=True)
+    python = bare / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    constraints = Path(__file__).parents[1] / "constraints.txt"
+    packages = ["numpy", "tokenizers", "ai-edge-litert"]
+    pip = [python, "-m", "pip", "install", "-q", "-c", constraints, *packages]
+    installed = subprocess.run(pip, capture_output=True, text=True)
+    if installed.returncode:
+        pytest.skip(f"the package index gave no packages: {installed.stderr.strip()[-200:]}")
+    texts = sentences(3)
+    program = [python, tflite.with_name("run.py"), "--beam", *texts]
+    done = subprocess.run(program, capture_output=True, cwd=tmp_path, check=True, text=True)
+    mine = translation.translate(run, texts, translation.search_function(run, "beam"))
+    assert done.stdout.splitlines() == [row["translation"] for row in mine]
+    assert subprocess.run([python, "-c", "import tensorflow"], capture_output=True).returncode
