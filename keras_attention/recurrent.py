@@ -243,25 +243,27 @@ class AttentionDecoder(keras.layers.Layer):
         Returns:
             `(output (B, U), states, weights (B, S))`.
         """
-        *states, fed = (*states,) if self.input_feeding else (*states, None)
-        fed = () if fed is None else (fed,)
+        count = len(self._bridges)
+        states, fed = tuple(states[:count]), tuple(states[count:])
         if self.query == "previous":
-            top = states[-_STATES[self.cell]]
-            context, weights = self._look(top, values, keys, memory_mask, training)
+            context, weights = self._look(states, values, keys, memory_mask, training)
             states = self._move((inputs, context, *fed), states)
-            readable = (inputs, context, states[-_STATES[self.cell]])
+            readable = (inputs, context, self._top(states))
         else:
             states = self._move((inputs, *fed), states)
-            top = states[-_STATES[self.cell]]
-            context, weights = self._look(top, values, keys, memory_mask, training)
-            readable = (context, top)
+            context, weights = self._look(states, values, keys, memory_mask, training)
+            readable = (context, self._top(states))
         output = self._computed(self._readout(ops.concatenate(readable, axis=-1)))
         if noise is not None:
             output = output * noise
-        return output, (*states, *((output,) if fed else ())), weights
+        return output, (*states, output) if self.input_feeding else states, weights
 
-    def _look(self, query, values, keys, memory_mask, training):
-        query = ops.expand_dims(query, 1)  # (B, 1, U)
+    def _top(self, states):
+        """The hidden state of the top layer; of an LSTM its cell state stands behind it."""
+        return states[-_STATES[self.cell]]
+
+    def _look(self, states, values, keys, memory_mask, training):
+        query = ops.expand_dims(self._top(states), 1)  # (B, 1, U)
         mask = masking.over_keys(memory_mask)  # (B, 1, S)
         weights = attend(self.score, self.normalizer, query, keys, mask, training)  # (B, 1, S)
         context = ops.squeeze(read(weights, values), 1)  # (B, Dm)
@@ -275,7 +277,7 @@ class AttentionDecoder(keras.layers.Layer):
         for i, cell in enumerate(self._cells):
             output, new = cell(output, list(states[i * count : (i + 1) * count]))
             moved.extend(new)
-        return moved
+        return tuple(moved)
 
     def call(
         self,

@@ -191,8 +191,8 @@ def test_an_ended_hypothesis_keeps_its_place():
     def step(tokens, states):
         (position,) = states
         # First: end or 2 alike; afterwards only 2, also after an end.
-        first = [-50.0, 0.5, 0.0]
-        logits = ops.where(position == 0, ops.convert_to_tensor([first]), [[-50.0, -50.0, 0.0]])
+        first, later = map(ops.convert_to_tensor, ([[-50.0, 0.5, 0.0]], [[-50.0, -50.0, 0.0]]))
+        logits = ops.where(position == 0, first, later)
         return logits, (position + 1,), None
 
     found = arrays(

@@ -226,7 +226,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     tokens = keras.Input((None,), dtype="int32", name="tokens")
     x = keras.layers.Embedding(VOCABULARY, 7)(tokens)
     other = keras.Model(tokens, keras.layers.Dense(VOCABULARY)(keras.layers.Dropout(0.1)(x)))
-    with pytest.raises(RunError, match="of another model|of other sizes"):
+    with pytest.raises(RunError, match=r"of another model|of other sizes"):
         Trainer(other).fit(epoch_data, epochs=2, folder=tmp_path, resume=True)
 
 
