@@ -40,7 +40,7 @@ class Attention(keras.layers.Layer):
             `[query, value, key]` is accepted in its place, as `keras.layers.Attention` takes it.
         value: (B, S, Dv).
         key: (B, S, Dk); the value when None.
-        query_mask: boolean (B, T).
+        query_mask: boolean (B, T), or (B,) of a query of rank 2.
         value_mask: boolean (B, S).
         key_mask: boolean (B, S).
         attention_mask: boolean (B, T, S).
@@ -138,6 +138,8 @@ class Attention(keras.layers.Layer):
         one_query = len(query.shape) == 2
         if one_query:
             query = ops.expand_dims(query, 1)  # (B, 1, Dq)
+            if query_mask is not None and len(ops.shape(query_mask)) == 1:
+                query_mask = ops.expand_dims(query_mask, 1)  # (B, 1)
         batch, queries, keys = query.shape[0], query.shape[1], value.shape[1]
         _check_mask("query_mask", query_mask, (batch, queries))
         _check_mask("value_mask", value_mask, (batch, keys))
@@ -197,13 +199,16 @@ class Attention(keras.layers.Layer):
 
 
 def _check_mask(name, mask, shape):
-    """Refuse a mask whose rank or known lengths are not those of `shape` (or 1)."""
+    """Refuse a mask whose rank or known lengths are not those of `shape`.
+
+    A length of 1 stands for all where that can be meant: of the batch, and of an attention mask.
+    """
     if mask is None:
         return
     received = tuple(ops.convert_to_tensor(mask).shape)
     fits = len(received) == len(shape) and all(
-        length in (None, 1, wanted) or wanted is None
-        for length, wanted in zip(received, shape, strict=True)
+        length in (None, wanted) or wanted is None or (length == 1 and (i == 0 or len(shape) == 3))
+        for i, (length, wanted) in enumerate(zip(received, shape, strict=True))
     )
     if not fits:
         letters = ("batch", "queries", "keys") if len(shape) == 3 else ("batch", name[:-5])

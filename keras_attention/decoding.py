@@ -141,8 +141,8 @@ def beam_search(
 
     Returns:
         A `SearchResult` of tokens (B, K, L), scores (B, K), lengths (B, K) and alignments
-        (B, K, L, S), best first. Where fewer than K sequences exist, the scores of the places
-        left over are below -1e8.
+        (B, K, L, S), best first. Where fewer than K sequences exist, the places left over have
+        scores of about -1e9 over their length penalty.
 
     Raises:
         ValueError: if `max_length` or `beam_width` is below 1 or `states` is empty.

@@ -137,7 +137,7 @@ class AttentionDecoder(keras.layers.Layer):
         self._cells = [
             _CELLS[cell](
                 units,
-                recurrent_initializer=_widely(self.recurrent_initializer.clone()),
+                recurrent_initializer=_widely(scores.fresh(self.recurrent_initializer)),
                 name=f"cell_{i}",
                 **self._kernel_arguments(),
             )
@@ -158,7 +158,7 @@ class AttentionDecoder(keras.layers.Layer):
     def _kernel_arguments(self):
         return {
             "use_bias": self.use_bias,
-            "kernel_initializer": self.kernel_initializer.clone(),
+            "kernel_initializer": scores.fresh(self.kernel_initializer),
             "kernel_regularizer": self.kernel_regularizer,
             "kernel_constraint": self.kernel_constraint,
             "dtype": self.dtype_policy,
@@ -197,7 +197,15 @@ class AttentionDecoder(keras.layers.Layer):
         Args:
             batch_size: number of rows of zeros, where there is no encoder state.
             encoder_state: (B, De), sent through the learned bridge.
+
+        Raises:
+            ValueError: when neither is given.
         """
+        if batch_size is None and encoder_state is None:
+            raise ValueError(
+                "initial_state needs a batch_size or an encoder_state. "
+                "Received: batch_size=None, encoder_state=None"
+            )
         if encoder_state is not None:
             states = [self._computed(bridge(encoder_state)) for bridge in self._bridges]
             batch_size = ops.shape(encoder_state)[0]

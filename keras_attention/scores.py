@@ -200,6 +200,13 @@ class CosineScore(DotScore):
         return {**super().get_config(), "scale": self.scale}
 
 
+def fresh(initializer):
+    """A copy of an initializer: one of Keras's gives the same numbers whenever it is called."""
+    if isinstance(initializer, keras.initializers.Initializer):
+        return initializer.clone()
+    return initializer  # a plain function holds no state
+
+
 def _unit(x):
     """`x / |x|`, and 0 with gradient 0 where x is 0."""
     square = ops.sum(ops.square(x), axis=-1, keepdims=True)
@@ -224,10 +231,9 @@ class _WeightedScore(Score):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
 
     def _dense(self, units, input_width, name, **kwargs):
-        # A fresh initializer each: Keras's give the same numbers whenever they are called again.
         dense = keras.layers.Dense(
             units,
-            kernel_initializer=self.kernel_initializer.clone(),
+            kernel_initializer=fresh(self.kernel_initializer),
             kernel_regularizer=self.kernel_regularizer,
             kernel_constraint=self.kernel_constraint,
             dtype=self.dtype_policy,

@@ -24,7 +24,6 @@ TABLES = {
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "tensorflow: what only TensorFlow can do; the text says why")
-    config.addinivalue_line("markers", "as_upstream: with no repair of Keras")
 
 
 def pytest_generate_tests(metafunc):
@@ -53,15 +52,6 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def seeded():
     keras.utils.set_random_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def exact_tanh(monkeypatch, request):
-    """Keras's tanh makes float64 float32 on JAX: repaired, so that formulas can be proven."""
-    if BACKEND == "jax" and not request.node.get_closest_marker("as_upstream"):
-        import jax
-
-        monkeypatch.setattr(keras.src.backend.jax.numpy, "tanh", jax.numpy.tanh)
 
 
 @pytest.fixture(scope="session", autouse=True)

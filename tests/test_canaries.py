@@ -12,7 +12,6 @@ from keras import ops
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 tensorflow_only = pytest.mark.tensorflow("a fault on TensorFlow")
 jax_only = pytest.mark.skipif(TENSORFLOW, reason="a fault on JAX")
-pytestmark = pytest.mark.as_upstream
 
 
 def arrays(tensors):

@@ -3,13 +3,11 @@
 import keras
 import numpy as np
 import pytest
-from cases import CASES, DE, DQ, DV, B, S, T, U
+from cases import CASES, DE, DQ, DV, EXACT, B, S, T, U
 from keras import ops
 
 import keras_attention as ka
 
-# Two orders of summation in float64.
-EXACT = {"rtol": 1e-10, "atol": 1e-12}
 LUONG = next(case for case in CASES if case.name == "decoder_luong")
 
 
