@@ -94,7 +94,7 @@ format: .venv/.dev  ## format the code and fix what ruff can fix
 
 .PHONY: bench
 bench: .venv/.dev  ## run the benchmarks
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; done
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
 .PHONY: clean
 clean:  ## remove builds and caches (.venv and runs/ stay)

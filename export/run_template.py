@@ -144,7 +144,9 @@ def main():
     try:
         translator = Translator(path)
     except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-        sys.exit(f"error: {path} is not a translation model: {str(error).splitlines()[0]}")
+        sys.exit(
+            f"error: {path} is truncated or no translation model ({str(error).splitlines()[0]})"
+        )
     for text in options.text or (line.rstrip("\r\n") for line in sys.stdin):
         ids = translator.ids(text)
         if options.step:

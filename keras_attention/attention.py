@@ -80,6 +80,7 @@ class Attention(keras.layers.Layer):
         self.normalizer = normalizers.get(normalizer)
         self.dropout = dropout
         self.seed = seed
+        self._widths = None  # of the inputs; known when built
         self._dropout = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy)
         self.supports_masking = True
 
@@ -87,12 +88,16 @@ class Attention(keras.layers.Layer):
         # Keras's list form, unpacked here so that Keras itself sees separate tensors and hands
         # over the mask of each.
         if isinstance(query, (list, tuple)) and value is None:
-            query, value, key = (*query, None) if len(query) == 2 else query
+            if len(query) not in (2, 3):
+                raise ValueError(
+                    "a list of inputs must be [query, value] or [query, value, key]. "
+                    f"Received: {len(query)} inputs"
+                )
+            query, value, key = (*query, None)[:3]
         if value is None:
             raise ValueError(
-                "Attention needs a query and a value; a sequence that attends to itself is "
-                "SelfAttention, one that is summed up in a vector is AttentionPooling. "
-                "Received: value=None"
+                "Attention needs a query and a value; a sequence attends to itself by "
+                "attention(x, x). Received: value=None"
             )
         if mask is not None:
             kwargs.update(zip(("query_mask", "value_mask", "key_mask"), mask, strict=False))
@@ -101,24 +106,12 @@ class Attention(keras.layers.Layer):
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
-        if len(query_shape) not in (2, 3):
-            raise ValueError(
-                "query must have shape (batch, length, width) or (batch, width). "
-                f"Received: query_shape={tuple(query_shape)}"
-            )
-        if len(value_shape) != 3 or value_shape[-1] is None:
-            raise ValueError(
-                "value must have shape (batch, length, width) with a known width. "
-                f"Received: value_shape={tuple(value_shape)}"
-            )
-        if len(key_shape) == 3 and len({key_shape[1], value_shape[1]} - {None}) == 2:
-            raise ValueError(
-                "key and value must have one length. "
-                f"Received: key_shape={tuple(key_shape)}, value_shape={tuple(value_shape)}"
-            )
+        check_shapes({"query": (query_shape, (2, 3))})
+        check_shapes({"value": (value_shape, (3,)), "key": (key_shape, (3,))}, same_length=True)
         if len(query_shape) == 2:
             query_shape = (query_shape[0], 1, query_shape[1])
         self.score.build(query_shape, key_shape)
+        self._widths = {"query": query_shape[-1], "key": key_shape[-1], "value": value_shape[-1]}
         self.built = True
 
     def call(
@@ -135,16 +128,23 @@ class Attention(keras.layers.Layer):
         training=None,
     ):
         key = value if key is None else key
+        check_shapes({"query": (query.shape, (2, 3))}, widths=self._widths)
+        check_shapes(
+            {"value": (value.shape, (3,)), "key": (key.shape, (3,))},
+            widths=self._widths,
+            same_length=True,
+        )
+        check_batches(query=query.shape, value=value.shape, key=key.shape)
         one_query = len(query.shape) == 2
         if one_query:
             query = ops.expand_dims(query, 1)  # (B, 1, Dq)
             if query_mask is not None and len(ops.shape(query_mask)) == 1:
                 query_mask = ops.expand_dims(query_mask, 1)  # (B, 1)
         batch, queries, keys = query.shape[0], query.shape[1], value.shape[1]
-        _check_mask("query_mask", query_mask, (batch, queries))
-        _check_mask("value_mask", value_mask, (batch, keys))
-        _check_mask("key_mask", key_mask, (batch, keys))
-        _check_mask("attention_mask", attention_mask, (batch, queries, keys))
+        check_mask("query_mask", query_mask, (batch, queries))
+        check_mask("value_mask", value_mask, (batch, keys))
+        check_mask("key_mask", key_mask, (batch, keys))
+        check_mask("attention_mask", attention_mask, (batch, queries, keys))
 
         mask = masking.combine_masks(
             masking.over_queries(query_mask),
@@ -198,7 +198,39 @@ class Attention(keras.layers.Layer):
         }
 
 
-def _check_mask(name, mask, shape):
+def check_shapes(shapes, widths=None, same_length=False):
+    """Refuse inputs of a wrong rank, of no known width, or of other widths than were built for.
+
+    Args:
+        shapes: `{name: (shape, ranks that are right)}`.
+        widths: `{name: width}` of what was built, None before that.
+        same_length: whether all have one length.
+    """
+    for name, (shape, ranks) in shapes.items():
+        if len(shape) not in ranks or shape[-1] is None:
+            forms = {2: "(batch, width)", 3: "(batch, length, width)"}
+            raise ValueError(
+                f"{name} must have shape {' or '.join(forms[rank] for rank in ranks)} with a known "
+                f"width. Received: {name}_shape={tuple(shape)}"
+            )
+        if widths is not None and shape[-1] != widths[name]:
+            raise ValueError(
+                f"{name} must have the width {widths[name]} that the layer was built for. "
+                f"Received: {name}_shape={tuple(shape)}"
+            )
+    if same_length and len({shape[1] for shape, _ in shapes.values()} - {None}) > 1:
+        received = ", ".join(f"{name}_shape={tuple(s)}" for name, (s, _) in shapes.items())
+        raise ValueError(f"{' and '.join(shapes)} must have one length. Received: {received}")
+
+
+def check_batches(**shapes):
+    """Refuse inputs of different known batch sizes, which would broadcast or fail far inside."""
+    if len({shape[0] for shape in shapes.values()} - {None}) > 1:
+        received = ", ".join(f"{name}_shape={tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"all inputs must have one batch size. Received: {received}")
+
+
+def check_mask(name, mask, shape):
     """Refuse a mask whose rank or known lengths are not those of `shape`.
 
     A length of 1 stands for all where that can be meant: of the batch, and of an attention mask.

@@ -163,9 +163,9 @@ def beam_search(
         Wu et al., "Google's Neural Machine Translation System", 2016, equation 14 (the length
         penalty).
     """
-    _check(states, max_length)
     if beam_width < 1:
         raise ValueError(f"beam_width must be at least 1. Received: beam_width={beam_width}")
+    _check(states, max_length)
     batch = ops.shape(states[0])[0]
     states = tuple(_tile(state, beam_width) for state in states)
     memory = tuple(None if part is None else _tile(part, beam_width) for part in memory)

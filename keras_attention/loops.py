@@ -82,8 +82,9 @@ def _split(together, widths):
 
 def _exported_loop(step, inputs, states):
     inputs = tuple(ops.moveaxis(x, 1, 0) for x in inputs)  # (T, B, D)
-    length = ops.shape(inputs[0])[0]
-    first, _ = step(tuple(x[0] for x in inputs), states)  # for the shapes alone
+    length, batch = ops.shape(inputs[0])[:2]
+    # For shapes and types alone; no row of the inputs, for there may be none.
+    first, _ = step(tuple(ops.zeros((batch, x.shape[-1]), x.dtype) for x in inputs), states)
     buffers = tuple(
         ops.zeros((length, *[ops.shape(row)[i] for i in range(len(row.shape))]), dtype=row.dtype)
         for row in first

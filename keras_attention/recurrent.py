@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from . import masking, normalizers, scores
-from .attention import _check_mask, attend, read
+from .attention import attend, check_batches, check_mask, check_shapes, read
 from .loops import run_steps
 from .scores import _is_width
 
@@ -134,6 +134,7 @@ class AttentionDecoder(keras.layers.Layer):
         self.use_bias = use_bias
         self.seed = seed
 
+        self._widths = None  # of the inputs; known when built
         self._cells = [
             _CELLS[cell](
                 units,
@@ -165,17 +166,11 @@ class AttentionDecoder(keras.layers.Layer):
         }
 
     def build(self, inputs_shape, memory_shape, encoder_state_shape=None, initial_state_shape=None):
-        for name, shape, rank in (
-            ("inputs", inputs_shape, 3),
-            ("memory", memory_shape, 3),
-            ("encoder_state", encoder_state_shape, 2),
-        ):
-            if shape is not None and (len(shape) != rank or shape[-1] is None):
-                axes = "(batch, length, width)" if rank == 3 else "(batch, width)"
-                raise ValueError(
-                    f"{name} must have shape {axes} with a known width. "
-                    f"Received: {name}_shape={tuple(shape)}"
-                )
+        shapes = {"inputs": (inputs_shape, (3,)), "memory": (memory_shape, (3,))}
+        if encoder_state_shape is not None:
+            shapes["encoder_state"] = (encoder_state_shape, (2,))
+        check_shapes(shapes)
+        self._widths = {name: shape[-1] for name, (shape, _) in shapes.items()}
         inputs_width, memory_width = inputs_shape[-1], memory_shape[-1]
         self.score.build((None, 1, self.units), (None, None, memory_width))
         fed = self.units if self.input_feeding else 0
@@ -298,8 +293,19 @@ class AttentionDecoder(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
     ):
-        _check_mask("inputs_mask", inputs_mask, inputs.shape[:2])
-        _check_mask("memory_mask", memory_mask, memory.shape[:2])
+        shapes = {"inputs": inputs.shape, "memory": memory.shape}
+        check_shapes({name: (shape, (3,)) for name, shape in shapes.items()}, self._widths)
+        if encoder_state is not None:
+            if "encoder_state" not in self._widths:
+                raise ValueError(
+                    "the decoder was built without an encoder_state, so it has no bridge. "
+                    f"Received: encoder_state.shape={tuple(encoder_state.shape)}"
+                )
+            shapes["encoder_state"] = encoder_state.shape
+            check_shapes({"encoder_state": (encoder_state.shape, (2,))}, self._widths)
+        check_batches(**shapes)
+        check_mask("inputs_mask", inputs_mask, inputs.shape[:2])
+        check_mask("memory_mask", memory_mask, memory.shape[:2])
         if inputs_mask is not None:
             inputs = masking.select(inputs, ops.cast(inputs_mask, "bool"))
         if memory_mask is not None:

@@ -5,7 +5,6 @@ progress go to standard error. Exit codes: 0 done, 1 failed, 2 wrong use, 75 sto
 and to be restarted, 130 stopped by Ctrl-C.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -13,30 +12,16 @@ import os
 import signal
 import sys
 import time
-import typing
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 from keras_attention.export.errors import ExportError
 
 from .errors import Interrupted, RunError, UsageError
+from .options import RECIPES, flag, parse
 from .terminal import news, print_figures, progress, show
 from .translation_options import ATTENTIONS, PHRASEBOOK, Config
-
-RECIPES = {"translation": "recurrent encoder and decoder with attention (Bahdanau, Luong)"}
-
-EPILOG = """examples:
-  keras-attention demo
-  keras-attention train translation --data multi30k --minutes 25 --out runs/m30k
-  keras-attention train translation --pairs my.tsv --query current --out runs/my
-  keras-attention evaluate runs/m30k
-  keras-attention predict runs/m30k "ein mann schläft ."
-  keras-attention export runs/m30k --to tflite --quantize dynamic
-  keras-attention predict runs/m30k/export/tflite-dynamic/translation.tflite "ein mann schläft ."
-  keras-attention plot runs/m30k "ein mann schläft ." --out alignment.png
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(encoding="utf-8", errors="replace")
-    options = _parse(arguments)
+    options = parse(arguments, COMMANDS)
     try:
         return options.command(options) or 0
     except KeyboardInterrupt:
@@ -65,6 +50,8 @@ def _explain(error: Exception) -> int:
         return _fail(str(error), 130 if error.signal_number == signal.SIGINT else 75)
     if isinstance(error, UsageError):
         return _fail(str(error), 2)
+    if isinstance(error, OSError) and error.filename:
+        return _fail(f"{error.filename}: {error.strerror}", 1)
     if isinstance(error, (RunError, ExportError, OSError, ValueError)):
         return _fail(str(error).strip().split("\n")[0] or type(error).__name__, 1)
     raise error
@@ -187,7 +174,7 @@ def _train(options) -> None:
         if changed:
             name = changed[0]
             raise UsageError(
-                f"{options.out} was started with {_flag(name)} {getattr(config, name)}: "
+                f"{options.out} was started with {flag(name)} {getattr(config, name)}: "
                 "a resumed run may change --epochs and --minutes only"
             )
         config = dataclasses.replace(config, **given)
@@ -220,19 +207,35 @@ def _evaluate(options) -> None:
 
 
 def _predict(options) -> None:
-    texts = options.text or [line.rstrip("\r\n") for line in sys.stdin]
+    texts = options.text or list(_lines())
     if options.run.is_dir():
         translation = _translation()
         run = translation.load_run(options.run)
         search = translation.search_function(run, "greedy" if options.greedy else "beam")
         rows = translation.translate(run, texts, search)
     else:
-        rows = _predict_by_file(options.run, texts, beam=not options.greedy)
+        from keras_attention.export.quiet import quiet
+
+        with quiet():  # the interpreter announces itself
+            rows = _predict_by_file(options.run, texts, beam=not options.greedy)
     for text, row in zip(texts, rows, strict=True):
         if options.json:
             print(json.dumps({"text": text, **row}, ensure_ascii=False))
         else:
             show(text, row, alignment=options.alignment, only=True)
+
+
+def _lines() -> Iterator[str]:
+    """The lines of standard input, which is text or else refused by the number of its line."""
+    stream = getattr(sys.stdin, "buffer", sys.stdin)
+    for number, line in enumerate(stream, 1):
+        try:
+            text = line.decode("utf-8") if isinstance(line, bytes) else line
+        except UnicodeDecodeError:
+            raise RunError(f"line {number} of standard input is not UTF-8") from None
+        if "\x00" in text:
+            raise RunError(f"line {number} of standard input holds a NUL byte")
+        yield text.rstrip("\r\n")
 
 
 def _predict_by_file(path: Path, texts: Sequence[str], beam: bool) -> list[dict]:
@@ -293,7 +296,6 @@ def _inspect(options) -> None:
     from keras_attention.export.inspect import inspect_tflite
 
     report = inspect_tflite(options.file)
-    total = sum(report.operators.values(), start=type(next(iter(report.operators.values())))())
     values = {
         "bytes": report.bytes,
         "flex": report.flex,
@@ -306,7 +308,7 @@ def _inspect(options) -> None:
         print(json.dumps(values, default=str))
         return
     print(
-        f"{options.file}: {report.bytes:,} bytes, {sum(total.values())} operators in "
+        f"{options.file}: {report.bytes:,} bytes, {sum(report.totals.values())} operators in "
         f"{len(report.operators)} subgraphs"
     )
     for name, counts in report.operators.items():
@@ -361,140 +363,16 @@ def _translation():
     return translation
 
 
-# Options.
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
-    # argparse takes texts that follow an option for strangers: `predict RUN --alignment TEXT`.
-    if rest and isinstance(getattr(options, "text", None), list):
-        if not any(word.startswith("-") for word in rest):
-            options.text, rest = [*options.text, *rest], []
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return options
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="keras-attention",
-        description="Train, measure, look at and export attention models.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    from keras_attention import __version__
-
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    def command(name, function, help, json_help="print JSON lines on standard output"):
-        sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
-        sub.set_defaults(command=function)
-        sub.add_argument("--json", action="store_true", help=json_help)
-        return sub
-
-    listed = command("list", _list, "the recipes, data sets and scores there are")
-    demo = command("demo", _demo, "learn a small language, show its alignment, export the model")
-    demo.add_argument("--out", type=Path, help="folder of the run (default: a fresh runs/demo)")
-    demo.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-
-    train = command("train", _train, "train a recipe into a run folder")
-    train.add_argument("recipe", choices=list(RECIPES), help="what to train")
-    train.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run's folder")
-    train.add_argument("--resume", action="store_true", help="go on with the run in RUN")
-    _add_config(train)
-
-    evaluate = command("evaluate", _evaluate, "measure a run on the test part of its data")
-    evaluate.add_argument("run", type=Path, metavar="RUN")
-    evaluate.add_argument("--limit", type=_positive, help="number of test sentences to use")
-
-    predict = command("predict", _predict, "translate by a run, or by an exported .tflite alone")
-    predict.add_argument("run", type=Path, metavar="RUN|FILE")
-    predict.add_argument("text", nargs="*", help="texts; without any, lines of standard input")
-    predict.add_argument("--greedy", action="store_true", help="greedy search instead of beams")
-    predict.add_argument("--alignment", action="store_true", help="show what each word looked at")
-
-    export = command("export", _export, "write a run as a SavedModel or a .tflite")
-    export.add_argument("run", type=Path, metavar="RUN")
-    export.add_argument("--to", choices=("saved_model", "tflite"), required=True)
-    export.add_argument(
-        "--quantize",
-        choices=("none", "dynamic", "float16"),
-        default="none",
-        help="of a .tflite: weights in 8 bits or in half precision (default: %(default)s)",
-    )
-    export.add_argument("--out", type=Path, help="default: a place inside RUN/export")
-    export.add_argument(
-        "--no-verify", action="store_true", help="do not compare the artifact with the model"
-    )
-
-    inspect = command("inspect", _inspect, "the signatures, operators and sizes of a .tflite")
-    inspect.add_argument("file", type=Path, metavar="FILE")
-
-    plot = command("plot", _plot, "draw the alignment of a translation")
-    plot.add_argument("run", type=Path, metavar="RUN")
-    plot.add_argument("text", help="the text to translate")
-    plot.add_argument("--out", type=Path, required=True, help="a .png, .svg or .pdf file")
-
-    for sub in (listed, train, evaluate):
-        sub.add_argument(
-            "--data-dir",
-            type=Path,
-            help="folder with the named data sets (default: KERAS_ATTENTION_DATA)",
-        )
-    return parser
-
-
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    """The fields of the recipe's config as options; None where not given."""
-    kinds = {int: _positive, float: _fraction, str: str}
-    groups = {}
-    for field in dataclasses.fields(Config):
-        about = SimpleNamespace(**field.metadata)
-        group = groups.setdefault(about.group, parser.add_argument_group(about.group))
-        kind, *_ = typing.get_args(field.type) or (field.type,)  # of `int | None`: int
-        default = "" if field.default is None else f" (default: {field.default}"
-        if default:
-            small = PHRASEBOOK.get(field.name)
-            default += f"; phrasebook: {small})" if small is not None else ")"
-        if kind is bool:
-            group.add_argument(
-                _flag(field.name), action=argparse.BooleanOptionalAction, help=about.help + default
-            )
-        else:
-            group.add_argument(
-                _flag(field.name),
-                type=_count if field.name in ("seed", "warmup_steps") else kinds[kind],
-                choices=about.choices,
-                help=about.help + default,
-                metavar=None if about.choices else kind.__name__.upper(),
-            )
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must be 0 or more, is {number}")
-    return number
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, is {number}")
-    return number
-
-
-def _fraction(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, is {text}")
-    return number
+COMMANDS = {
+    "list": _list,
+    "demo": _demo,
+    "train": _train,
+    "evaluate": _evaluate,
+    "predict": _predict,
+    "export": _export,
+    "inspect": _inspect,
+    "plot": _plot,
+}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -33,8 +34,8 @@ class Trainer:
         L = sum_i m_i ((1 - eps) nll_i + eps mean_v(-log p_iv)) / sum_i m_i
 
     Gradients are clipped by their global norm. The learning rate rises linearly over the first
-    `warmup_steps`, then falls along a half cosine to 0 at the end of the last epoch, or of the
-    minutes where these end first.
+    `warmup_steps`, a quarter of all steps at most, and falls along a half cosine to 0 at the end
+    of the last epoch, or of the minutes where these end first.
 
     Args:
         model: a built `keras.Model` whose one output is logits (B, T, V).
@@ -140,7 +141,7 @@ class Trainer:
         minutes: float | None = None,
         steps: int | None = None,
         validate: Callable[[], dict[str, float]] | None = None,
-        best_by: Callable[[dict[str, float]], float] = lambda metrics: -metrics["loss"],
+        best_by: Callable[[dict[str, float]], Any] = lambda metrics: -metrics["loss"],
         folder: Path | None = None,
         resume: bool = False,
         on_epoch: Callable[[dict[str, float]], None] = lambda metrics: None,
@@ -157,7 +158,7 @@ class Trainer:
                 where an accelerator does the work.
             steps: batches an epoch, for the schedule; counted by a first pass when None.
             validate: run after each epoch; its figures are recorded.
-            best_by: from an epoch's figures, the one to maximise.
+            best_by: from an epoch's figures, what to maximise: a number or a tuple.
             folder: where `model.keras` (the best so far) and `checkpoints/` are kept.
             resume: go on from the checkpoint in `folder`.
             on_epoch: called with the figures of each finished epoch.
@@ -181,6 +182,7 @@ class Trainer:
             by_time = clock.minutes / minutes if minutes is not None else 0.0
             return max(step / (epochs * steps), by_time)
 
+        warmup_steps = min(self.warmup_steps, epochs * steps // 4)
         with _stop_signals() as stop:
             while state.epoch < epochs and part_done(0) < 1:
                 bar = progress(steps, f"epoch {state.epoch + 1}/{epochs}") if progress else None
@@ -190,7 +192,7 @@ class Trainer:
                             advance()
                             continue
                         step = state.epoch * steps + index
-                        self._set_learning_rate(step, min(part_done(step), 1.0))
+                        self._set_learning_rate(step, warmup_steps, min(part_done(step), 1.0))
                         self._train_on(batch, state)
                         advance(loss=state.loss, tokens_per_second=state.speed)
                         if stop or part_done(0) >= 1:
@@ -233,8 +235,8 @@ class Trainer:
                 "try a smaller learning rate"
             )
 
-    def _set_learning_rate(self, step: int, part: float) -> None:
-        rise = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+    def _set_learning_rate(self, step: int, warmup_steps: int, part: float) -> None:
+        rise = min(1.0, (step + 1) / max(warmup_steps, 1))
         fall = 0.5 * (1.0 + math.cos(math.pi * part))
         self.optimizer.learning_rate.assign(self.learning_rate * rise * fall)
 
@@ -267,9 +269,10 @@ class Trainer:
                 state = _State(**json.loads(str(arrays["state"])))
                 extra = len(arrays.files) - 1 - len(variables)
         except Exception as error:
+            best = " (the best model so far is not touched)" if _has_model(folder) else ""
             raise RunError(
-                f"{path} is broken or of another model ({type(error).__name__}): "
-                "delete the run, or train into another folder"
+                f"{path} is broken or of another model ({type(error).__name__}), so the run cannot "
+                f"go on: train into another folder{best}"
             ) from error
         wrong = [n for n, v in variables.items() if tuple(v.shape) != loaded[n].shape]
         if wrong or extra:
@@ -305,6 +308,10 @@ class _State:
         self.epoch, self.step = self.epoch + 1, 0
         self.nll = self.tokens = self.busy = 0.0
         self.minutes, self.seconds = figures["minutes"], figures["seconds"]
+
+
+def _has_model(folder: Path) -> bool:
+    return (folder / "model.keras").exists()
 
 
 class _Clock:

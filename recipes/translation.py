@@ -6,6 +6,7 @@ export run (`encode`, `decode_step`) are functions over the same layers.
 """
 
 import time
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -273,7 +274,8 @@ def load_run(folder: Path) -> Run:
     try:
         model = keras.models.load_model(path, compile=False)
     except Exception as error:
-        raise RunError(f"{path} is not a readable model ({first_line(error)})") from error
+        reason = first_line(error) if zipfile.is_zipfile(path) else "truncated, or no such file"
+        raise RunError(f"{path} is not a readable model ({reason})") from error
     sizes = [model.get_layer(f"{side}_embedding").input_dim for side in ("source", "target")]
     if sizes != [source.size, target.size]:
         raise RunError(
@@ -307,6 +309,8 @@ def train(
         RunError: for a folder that cannot be trained into, or resumed.
     """
     out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file: the run needs a folder of its own")
     if not resume and (out / "config.json").exists():
         raise RunError(f"{out} holds a run already: go on with --resume, or choose another --out")
     keras.utils.set_random_seed(config.seed)
@@ -391,7 +395,8 @@ def train(
         epochs=config.epochs,
         minutes=config.minutes,
         validate=validate,
-        best_by=lambda figures: figures["bleu"],
+        # By BLEU; below 5 it is noise, and the loss decides.
+        best_by=lambda figures: (max(figures["bleu"], 5.0), -figures["loss"]),
         folder=out,
         resume=resume,
         on_epoch=on_epoch,

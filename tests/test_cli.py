@@ -93,6 +93,8 @@ def test_list_names_recipes_data_and_scores(said, tmp_path, monkeypatch):
         ["train", "translation", "--out", "x", "--dropout", "-1"],
         ["train", "translation", "--out", "x", "--data", "multi30k", "--pairs", "y"],
         ["export", "x", "--to", "paper"],
+        ["plot", "x", "text", "--out", "picture.docx"],
+        ["plot", "x", "text", "--out", "nowhere/picture.png"],
         ["export", "x", "--to", "saved_model", "--quantize", "dynamic"],
     ],
 )
@@ -141,6 +143,15 @@ def test_predict_reads_lines_and_writes_json(said, run_folder, tflite, monkeypat
         for row in rows:
             assert len(row["alignment"]) == len(row["target"])
             assert all(len(weights) == len(row["source"]) for weights in row["alignment"])
+
+
+@pytest.mark.parametrize(("content", "says"), [(b"ok\nca\xe9\n", "UTF-8"), (b"ok\na\0b\n", "NUL")])
+def test_lines_that_are_no_text_are_refused_by_number(said, run_folder, monkeypatch, content, says):
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    code, out, err = said("predict", run_folder)
+    assert code == 1 and not out and "line 2" in err[-1] and says in err[-1]
 
 
 def test_predict_shows_an_alignment_in_the_terminal(said, run_folder):
@@ -196,7 +207,7 @@ def test_a_model_without_attention_has_nothing_to_plot(said, pairs_file, tmp_pat
          "multi30k"),
         (["train", "translation", "--resume", "--out", "{tmp}/r"], "is not a run"),
         (["train", "translation", "--out", "{run}"], "holds a run already"),
-        (["plot", "{run}", "早上 好", "--out", "{tmp}/a.docx"], "docx"),
+        (["train", "translation", "--out", "{tmp}/empty.tsv"], "is a file"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_exit_code_1(said, run_folder, tflite, tmp_path, arguments, says):
@@ -222,7 +233,7 @@ def test_a_defect_of_ours_is_not_hidden_as_a_mistake(monkeypatch):
     def broken(options):
         raise KeyError("ours")
 
-    monkeypatch.setattr(cli, "_list", broken)
+    monkeypatch.setitem(cli.COMMANDS, "list", broken)
     with pytest.raises(KeyError):
         cli.main(["list"])
 

@@ -411,9 +411,11 @@ def test_attention_takes_the_list_form(made):
     listed = layer([query, value, key], mask=[masks["query_mask"], masks["value_mask"]])
     assert_equal([listed], [expected])
     assert_equal([layer((query, value, key), **masks)], [expected])
-    for name in ("SelfAttention", "AttentionPooling"):
-        with pytest.raises(ValueError, match=name):
-            layer(query)
+    with pytest.raises(ValueError, match=r"attention\(x, x\)\. Received: value=None"):
+        layer(query)
+    for wrong in ([query], [query, value, key, key]):
+        with pytest.raises(ValueError, match=r"\[query, value, key\]\. Received: \d inputs"):
+            layer(wrong)
 
 
 def test_attention_mask(made, weights_of):
@@ -579,3 +581,17 @@ def test_states_from_nothing_are_refused():
     decoder = ka.AttentionDecoder(4)
     with pytest.raises(ValueError, match=r"batch_size or an encoder_state\. Received"):
         decoder.initial_state()
+
+
+@pytest.mark.parametrize("name", ["attention_bilinear_key", "decoder_bahdanau"])
+def test_a_built_layer_refuses_other_shapes(made, name):
+    """What would broadcast, or fail far inside, with the rank, width or batch it was built for."""
+    case = next(c for c in CASES if c.name == name)
+    layer, inputs = made(case), case.inputs()
+    for argument, x in inputs.items():
+        wrong = {"rank": x[0], "width": np.concatenate([x, x], -1), "batch": x[:1]}
+        for kind, y in wrong.items():
+            if kind == "rank" and argument == "query":
+                continue  # one query a row
+            with pytest.raises(ValueError, match=r"Received: .*shape="):
+                layer(**{**inputs, argument: y})

@@ -145,7 +145,7 @@ def test_errors_are_one_line(folder, tmp_path):
     (tmp_path / "bad.tflite").write_bytes(b"not a model")
     done = run(folder, "--model", str(tmp_path / "bad.tflite"), "welt")
     assert done.returncode == 1
-    assert "bad.tflite is not a translation model" in last_line(done)
+    assert "bad.tflite is truncated or no translation model" in last_line(done)
     shutil.copyfile(folder / "run.py", tmp_path / "run.py")
     (tmp_path / "other.tflite").write_bytes(b"")
     assert "2 .tflite files beside run.py" in last_line(run(tmp_path, "welt"))

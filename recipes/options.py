@@ -1,0 +1,166 @@
+"""The options of the command line."""
+
+import argparse
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from keras_attention import __version__
+
+from .translation_options import PHRASEBOOK, Config
+
+RECIPES = {"translation": "recurrent encoder and decoder with attention (Bahdanau, Luong)"}
+
+EPILOG = """examples:
+  keras-attention demo
+  keras-attention train translation --data multi30k --minutes 25 --out runs/m30k
+  keras-attention train translation --pairs my.tsv --query current --out runs/my
+  keras-attention evaluate runs/m30k
+  keras-attention predict runs/m30k "ein mann schläft ."
+  keras-attention export runs/m30k --to tflite --quantize dynamic
+  keras-attention predict runs/m30k/export/tflite-dynamic/translation.tflite "ein mann schläft ."
+  keras-attention plot runs/m30k "ein mann schläft ." --out alignment.png
+"""
+
+
+def parse(arguments: Sequence[str] | None, commands: Mapping[str, Callable]) -> argparse.Namespace:
+    """Read the arguments; `command` of what comes back is the function of the command."""
+    parser = _parser(commands)
+    options, rest = parser.parse_known_args(arguments)
+    # argparse takes texts that follow an option for strangers: `predict RUN --alignment TEXT`.
+    if rest and isinstance(getattr(options, "text", None), list):
+        if not any(word.startswith("-") for word in rest):
+            options.text, rest = [*options.text, *rest], []
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
+
+
+def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="keras-attention",
+        description="Train, measure, look at and export attention models.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    places = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(name, help, json_help="print JSON lines on standard output"):
+        sub = places.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        sub.set_defaults(command=commands[name])
+        sub.add_argument("--json", action="store_true", help=json_help)
+        return sub
+
+    listed = command("list", "the recipes, data sets and scores there are")
+    demo = command("demo", "learn a small language, show its alignment, export the model")
+    demo.add_argument("--out", type=Path, help="folder of the run (default: a fresh runs/demo)")
+    demo.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+
+    train = command("train", "train a recipe into a run folder")
+    train.add_argument("recipe", choices=list(RECIPES), help="what to train")
+    train.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run's folder")
+    train.add_argument("--resume", action="store_true", help="go on with the run in RUN")
+    _add_config(train)
+
+    evaluate = command("evaluate", "measure a run on the test part of its data")
+    evaluate.add_argument("run", type=Path, metavar="RUN")
+    evaluate.add_argument("--limit", type=_positive, help="number of test sentences to use")
+
+    predict = command("predict", "translate by a run, or by an exported .tflite alone")
+    predict.add_argument("run", type=Path, metavar="RUN|FILE")
+    predict.add_argument("text", nargs="*", help="texts; without any, lines of standard input")
+    predict.add_argument("--greedy", action="store_true", help="greedy search instead of beams")
+    predict.add_argument("--alignment", action="store_true", help="show what each word looked at")
+
+    export = command("export", "write a run as a SavedModel or a .tflite")
+    export.add_argument("run", type=Path, metavar="RUN")
+    export.add_argument("--to", choices=("saved_model", "tflite"), required=True)
+    export.add_argument(
+        "--quantize",
+        choices=("none", "dynamic", "float16"),
+        default="none",
+        help="of a .tflite: weights in 8 bits or in half precision (default: %(default)s)",
+    )
+    export.add_argument("--out", type=Path, help="default: a place inside RUN/export")
+    export.add_argument(
+        "--no-verify", action="store_true", help="do not compare the artifact with the model"
+    )
+
+    inspect = command("inspect", "the signatures, operators and sizes of a .tflite")
+    inspect.add_argument("file", type=Path, metavar="FILE")
+
+    plot = command("plot", "draw the alignment of a translation")
+    plot.add_argument("run", type=Path, metavar="RUN")
+    plot.add_argument("text", help="the text to translate")
+    plot.add_argument("--out", type=_picture, required=True, help="a .png, .svg or .pdf file")
+
+    for sub in (listed, train, evaluate):
+        sub.add_argument(
+            "--data-dir",
+            type=Path,
+            help="folder with the named data sets (default: KERAS_ATTENTION_DATA)",
+        )
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    """The fields of the recipe's config as options; None where not given."""
+    kinds = {int: _positive, float: _fraction, str: str}
+    groups = {}
+    for field in dataclasses.fields(Config):
+        about = SimpleNamespace(**field.metadata)
+        group = groups.setdefault(about.group, parser.add_argument_group(about.group))
+        kind, *_ = typing.get_args(field.type) or (field.type,)  # of `int | None`: int
+        default = "" if field.default is None else f" (default: {field.default}"
+        if default:
+            small = PHRASEBOOK.get(field.name)
+            default += f"; phrasebook: {small})" if small is not None else ")"
+        if kind is bool:
+            group.add_argument(
+                flag(field.name), action=argparse.BooleanOptionalAction, help=about.help + default
+            )
+        else:
+            group.add_argument(
+                flag(field.name),
+                type=_count if field.name in ("seed", "warmup_steps") else kinds[kind],
+                choices=about.choices,
+                help=about.help + default,
+                metavar=None if about.choices else kind.__name__.upper(),
+            )
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise argparse.ArgumentTypeError(f"must end in .png, .svg or .pdf, is {text}")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
+    return path
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or more, is {number}")
+    return number
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, is {number}")
+    return number
+
+
+def _fraction(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, is {text}")
+    return number
