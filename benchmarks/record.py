@@ -8,8 +8,10 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +69,39 @@ def record_run(folder: Path, name: str, title: str) -> Path:
     )
 
 
+def record_demo(lines: Iterable[str]) -> Path:
+    """The figures of `keras-attention demo --json`, a line a seed: each, their mean and worst."""
+    rows = [json.loads(line) for line in lines]
+    trained = [json.loads((Path(row["run"]) / "metrics.json").read_text("utf-8")) for row in rows]
+    seeds = [row["seed"] for row in rows]
+    mean = {
+        name: statistics.mean(row[key] for row in rows)
+        for name, key in (("bleu_beam", "bleu"), ("exact_match", "exact_match"), ("aer", "aer"))
+    }
+    kept = ("seed", "exact_match", "aer", "bleu", "tflite_token_match", "seconds")
+    return write(
+        "phrasebook",
+        {
+            "title": f"phrasebook (generated zh-en), mean of seeds {', '.join(map(str, seeds))}",
+            "command": "keras-attention demo --json --seed SEED",
+            "figures": {
+                **mean,
+                "exact_match_worst": min(row["exact_match"] for row in rows),
+                "aer_worst": max(row["aer"] for row in rows),
+                "seeds": [{key: row[key] for key in kept} for row in rows],
+            },
+            "training": {
+                "parameters": trained[0]["parameters"],
+                "minutes": statistics.mean(values["minutes"] for values in trained),
+            },
+            "seed": seeds,
+            "versions": trained[0]["versions"],
+            "date": trained[0]["date"],
+            "hardware": hardware(),
+        },
+    )
+
+
 def _option(key, value):
     flag = "--" + key.replace("_", "-")
     if isinstance(value, bool):
@@ -86,11 +121,18 @@ def table() -> str:
         if "title" not in values:
             continue
         figures, training = values["figures"], values["training"]
-        aer = f"{figures['aer']:.3f}" if "aer" in figures else "-"
+        greedy, beam, exact, aer = (
+            f"{figures[key]:{form}}" if key in figures else "-"
+            for key, form in (
+                ("bleu_greedy", ".2f"),
+                ("bleu_beam", ".2f"),
+                ("exact_match", ".3f"),
+                ("aer", ".3f"),
+            )
+        )
         rows.append(
-            f"| {values['title']} | {figures['bleu_greedy']:.2f} / {figures['bleu_beam']:.2f} | "
-            f"{figures['exact_match']:.3f} | {aer} | {training['parameters']:,} | "
-            f"{training['minutes']:.1f} | `{values['command']}` |"
+            f"| {values['title']} | {greedy} / {beam} | {exact} | {aer} | "
+            f"{training['parameters']:,} | {training['minutes']:.1f} | `{values['command']}` |"
         )
     return "\n".join(rows)
 
@@ -115,11 +157,15 @@ def main() -> int:
     run.add_argument("folder", type=Path)
     run.add_argument("name")
     run.add_argument("title")
+    commands.add_parser("demo")
     readme = commands.add_parser("readme")
     readme.add_argument("--check", action="store_true")
     options = parser.parse_args()
     if options.command == "run":
         print(record_run(options.folder, options.name, options.title))
+        return 0
+    if options.command == "demo":
+        print(record_demo(sys.stdin))
         return 0
     return write_readme(options.check)
 
