@@ -43,9 +43,9 @@ def test_pairs_are_the_first_two_columns(write):
 
 
 def test_gzip_and_windows_line_ends_are_read(write):
-    path = write("pairs.tsv.gz", gzip.compress(b"a\tb\r\nc\td\r\n"))
+    path = write("pairs.tsv.gz", gzip.compress(b"a\tb\r\nc\td\r\n", mtime=0))
     assert data.read_pairs(path)[:2] == (["a", "c"], ["b", "d"])
-    source, target = write("x.de.gz", gzip.compress(b"a\nc\n")), write("x.en", "b\nd")
+    source, target = write("x.de.gz", gzip.compress(b"a\nc\n", mtime=0)), write("x.en", "b\nd")
     assert data.read_parallel(source, target)[:2] == (["a", "c"], ["b", "d"])
 
 
@@ -97,7 +97,7 @@ def test_different_numbers_of_lines_are_refused_with_both(write):
         (b"\xef\xbb\xbf", "is empty"),
         (b"one column\nonly\n", "no line"),
         ("a\tb\n".encode("utf-16"), "no line"),
-        (gzip.compress(b"a\tb\n" * 1000)[:-20], "cannot be read"),
+        (gzip.compress(b"a\tb\n" * 1000, mtime=0)[:-20], "cannot be read"),
     ],
 )
 def test_a_file_without_a_good_line_is_refused(write, content, reason):
@@ -162,7 +162,7 @@ def test_a_part_must_be_a_fraction_or_a_whole_number(size):
 
 def test_own_pairs_are_held_out_in_part(write):
     rows = "".join(f"s{i}\tt{i}\n" for i in range(100))
-    path = write("mine.tsv.gz", gzip.compress(rows.encode()))
+    path = write("mine.tsv.gz", gzip.compress(rows.encode(), mtime=0))
     corpus = data.from_files(path, limit=60)
     assert [len(part.source) for part in corpus[:3]] == [60, 5, 5]
     assert corpus.name == "mine"
