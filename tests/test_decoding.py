@@ -32,7 +32,8 @@ class Network:
         self.calls += 1
         assert nothing is None
         (state,) = states
-        state = ops.tanh(ops.matmul(state, self.recurrent) + ops.take(self.embedding, tokens, 0))
+        state = ops.matmul(state, self.recurrent) + ops.take(self.embedding, tokens, 0)
+        state = state / (1 + ops.abs(state))  # not tanh: Keras's is of float32 on JAX
         scores = ops.squeeze(ops.matmul(memory, ops.expand_dims(state, 2)), 2)
         weights = ka.softmax(scores, mask)
         read = ops.squeeze(ops.matmul(ops.expand_dims(weights, 1), memory), 1)
@@ -40,7 +41,8 @@ class Network:
 
     def plain_step(self, row):
         def step(token, state):
-            state = np.tanh(state @ self.recurrent + self.embedding[token])
+            state = state @ self.recurrent + self.embedding[token]
+            state = state / (1 + np.abs(state))
             readable = np.flatnonzero(self.mask[row])
             weights = np.zeros(S)
             weights[readable] = reference.softmax(list(self.memory[row][readable] @ state))
@@ -109,7 +111,7 @@ def test_a_wide_beam_is_brute_force(length_penalty_weight):
 
 
 def test_length_penalty_changes_the_order():
-    network = Network(3, end_bias=1.0)
+    network = Network(3, seed=1, end_bias=1.0)
     best = [
         network.search(ka.beam_search, max_length=4, beam_width=9, length_penalty_weight=weight)
         for weight in (0.0, 3.0)
