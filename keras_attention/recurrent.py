@@ -6,7 +6,7 @@ from keras import ops
 from . import masking, normalizers, scores
 from .attention import attend, check_batches, check_mask, check_shapes, read
 from .loops import run_steps
-from .scores import _is_width
+from .scores import is_width
 
 _CELLS = {"gru": keras.layers.GRUCell, "lstm": keras.layers.LSTMCell}
 _STATES = {"gru": 1, "lstm": 2}
@@ -112,7 +112,7 @@ class AttentionDecoder(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         for name, number in (("units", units), ("num_layers", num_layers)):
-            if not _is_width(number):
+            if not is_width(number):
                 raise ValueError(f"{name} must be a positive int. Received: {name}={number!r}")
         for name, value, known in (("query", query, _QUERIES), ("cell", cell, tuple(_CELLS))):
             if value not in known:

@@ -340,7 +340,7 @@ class MLPScore(_WeightedScore):
     def __init__(self, units=None, activation="tanh", use_bias=True, **kwargs):
         super().__init__(**kwargs)
         widths = units if isinstance(units, Sequence) else [] if units is None else [units]
-        if units is not None and not (widths and all(_is_width(width) for width in widths)):
+        if units is not None and not (widths and all(is_width(width) for width in widths)):
             raise ValueError(
                 "units must be a positive int or a sequence of them, one a hidden layer. "
                 f"Received: units={units!r}"
@@ -419,7 +419,7 @@ class AdditiveScore(MLPScore):
     """
 
     def __init__(self, units: int | None = None, **kwargs):
-        if not (units is None or _is_width(units)):
+        if not (units is None or is_width(units)):
             raise ValueError(f"units must be a positive int or None. Received: units={units!r}")
         super().__init__(units=units, activation="tanh", use_bias=False, **kwargs)
 
@@ -428,7 +428,8 @@ class AdditiveScore(MLPScore):
         return {k: v for k, v in config.items() if k not in ("activation", "use_bias")}
 
 
-def _is_width(width) -> bool:
+def is_width(width) -> bool:
+    """Whether this is a positive int; True is none."""
     return isinstance(width, int) and not isinstance(width, bool) and width > 0
 
 

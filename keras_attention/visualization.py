@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 CELL = 0.34  # inches a cell, so that a label of 9 points fits beside its neighbours
 LABEL_POINTS = 9.0
+PICTURES = (".png", ".svg", ".pdf")  # suffixes that can be written
 
 
 def plot_attention(
@@ -77,7 +78,7 @@ def plot_attention(
             "weights must have the shape (target tokens, source tokens), both at least 1: here "
             f"{expected}. Received: weights.shape={weights.shape}"
         )
-    if path is not None and Path(path).suffix.lower() not in (".png", ".svg", ".pdf"):
+    if path is not None and Path(path).suffix.lower() not in PICTURES:
         raise ValueError(f"path must end in .png, .svg or .pdf. Received: path={str(path)!r}")
 
     texts = [*source_tokens, *target_tokens, title or ""]

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from keras_attention import __version__
+from keras_attention.visualization import PICTURES
 
 from .translation_options import PHRASEBOOK, Config
 
@@ -48,10 +49,10 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     places = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name, help, json_help="print JSON lines on standard output"):
+    def command(name, help):
         sub = places.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         sub.set_defaults(command=commands[name])
-        sub.add_argument("--json", action="store_true", help=json_help)
+        sub.add_argument("--json", action="store_true", help="print JSON lines on standard output")
         return sub
 
     listed = command("list", "the recipes, data sets and scores there are")
@@ -112,7 +113,9 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     groups = {}
     for field in dataclasses.fields(Config):
         about = SimpleNamespace(**field.metadata)
-        group = groups.setdefault(about.group, parser.add_argument_group(about.group))
+        if about.group not in groups:
+            groups[about.group] = parser.add_argument_group(about.group)
+        group = groups[about.group]
         kind, *_ = typing.get_args(field.type) or (field.type,)  # of `int | None`: int
         default = "" if field.default is None else f" (default: {field.default}"
         if default:
@@ -138,7 +141,7 @@ def flag(name: str) -> str:
 
 def _picture(text: str) -> Path:
     path = Path(text)
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+    if path.suffix.lower() not in PICTURES:
         raise argparse.ArgumentTypeError(f"must end in .png, .svg or .pdf, is {text}")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")

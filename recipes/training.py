@@ -43,7 +43,6 @@ class Trainer:
         warmup_steps: steps over which it rises.
         clip: largest global norm of the gradients.
         label_smoothing: eps.
-        seed: of the order of the data; dropout has the seeds of its layers.
         pad_id: label that is padding.
 
     Example:
@@ -68,7 +67,6 @@ class Trainer:
         warmup_steps: int = 200,
         clip: float = 1.0,
         label_smoothing: float = 0.0,
-        seed: int = 0,
         pad_id: int = 0,
     ):
         self.model = model
@@ -76,7 +74,6 @@ class Trainer:
         self.warmup_steps = warmup_steps
         self.clip = clip
         self.label_smoothing = label_smoothing
-        self.seed = seed
         self.pad_id = pad_id
         self.optimizer = keras.optimizers.Adam(learning_rate)
         self.optimizer.build(model.trainable_variables)
@@ -178,13 +175,12 @@ class Trainer:
         state = self.restore(folder) if resume else _State()
         clock = _Clock(state.minutes, state.seconds)
 
-        def part_done(step):
-            by_time = clock.minutes / minutes if minutes is not None else 0.0
-            return max(step / (epochs * steps), by_time)
+        def time_spent():  # as a part of what is allowed
+            return clock.minutes / minutes if minutes is not None else 0.0
 
         warmup_steps = min(self.warmup_steps, epochs * steps // 4)
         with _stop_signals() as stop:
-            while state.epoch < epochs and part_done(0) < 1:
+            while state.epoch < epochs and time_spent() < 1:
                 bar = progress(steps, f"epoch {state.epoch + 1}/{epochs}") if progress else None
                 with bar or contextlib.nullcontext(lambda **figures: None) as advance:
                     for index, batch in enumerate(epoch_data(state.epoch)):
@@ -192,10 +188,11 @@ class Trainer:
                             advance()
                             continue
                         step = state.epoch * steps + index
-                        self._set_learning_rate(step, warmup_steps, min(part_done(step), 1.0))
+                        done = max(step / (epochs * steps), time_spent())
+                        self._set_learning_rate(step, warmup_steps, min(done, 1.0))
                         self._train_on(batch, state)
                         advance(loss=state.loss, tokens_per_second=state.speed)
-                        if stop or part_done(0) >= 1:
+                        if stop or time_spent() >= 1:
                             break
                 state.minutes, state.seconds = clock.minutes, clock.seconds
                 if stop:
@@ -269,7 +266,8 @@ class Trainer:
                 state = _State(**json.loads(str(arrays["state"])))
                 extra = len(arrays.files) - 1 - len(variables)
         except Exception as error:
-            best = " (the best model so far is not touched)" if _has_model(folder) else ""
+            kept = (folder / "model.keras").exists()
+            best = " (the best model so far is not touched)" if kept else ""
             raise RunError(
                 f"{path} is broken or of another model ({type(error).__name__}), so the run cannot "
                 f"go on: train into another folder{best}"
@@ -308,10 +306,6 @@ class _State:
         self.epoch, self.step = self.epoch + 1, 0
         self.nll = self.tokens = self.busy = 0.0
         self.minutes, self.seconds = figures["minutes"], figures["seconds"]
-
-
-def _has_model(folder: Path) -> bool:
-    return (folder / "model.keras").exists()
 
 
 class _Clock:

@@ -161,9 +161,9 @@ def search_functions(
     return {"encode": encode, "step": step, "greedy": greedy, "beam": beam}
 
 
-def forced_weights(model: keras.Model, source, target):
+def forced_weights(model: keras.Model, encoder: keras.Model, source, target):
     """What each target token attends to when the reference is fed in, (B, T, S)."""
-    memory, encoder_state = encoder_of(model)(source)
+    memory, encoder_state = encoder(source)
     *_, weights = model.get_layer("decoder")(
         model.get_layer("target_embedding")(target),
         memory,
@@ -361,7 +361,6 @@ def train(
         learning_rate=config.learning_rate,
         warmup_steps=config.warmup_steps,
         label_smoothing=config.label_smoothing,
-        seed=config.seed,
     )
     report(
         f"{corpus.name}: {len(corpus.train.source)} training pairs, {source.size} and "
@@ -541,11 +540,12 @@ def evaluate(
 
 def alignment_error_rate(run: Run, pairs: data.Pairs, source, target) -> float:
     """AER of the argmax of attention against gold, the reference being fed in."""
+    encoder = encoder_of(run.model)
     predicted = []
     for start in range(0, len(pairs.source), run.config.batch_size):
         rows = slice(start, start + run.config.batch_size)
         padded = source[rows].to_tensor()
-        weights = forced_weights(run.model, padded, fed(target[rows].to_tensor())).numpy()
+        weights = forced_weights(run.model, encoder, padded, fed(target[rows].to_tensor())).numpy()
         for row, source_ids, target_ids in zip(weights, source[rows], target[rows], strict=True):
             source_pieces = _pieces(run.source, source_ids)
             target_pieces = _pieces(run.target, target_ids)
