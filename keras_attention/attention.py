@@ -4,15 +4,29 @@ import keras
 from keras import ops
 
 from . import masking, normalizers, scores
+from .shapes import check_batches, check_mask, check_shapes
 
 
 def attend(score, normalizer, query, projected_key, mask=None, training=None):
-    """Score, mask, normalise: weights (B, T, S) in float32 or wider."""
-    return normalizer(score.compare(query, projected_key), mask, training=training)
+    """Score, mask, normalise: weights (B, T, S) in float32 or wider.
+
+    Scores of more axes, (B, K, T, S), give weights of as many: what may be read is the same for
+    each of the K.
+    """
+    found = score.compare(query, projected_key)
+    if mask is not None:
+        for _ in range(len(found.shape) - len(mask.shape)):
+            mask = ops.expand_dims(mask, 1)
+    return normalizer(found, mask, training=training)
 
 
 def read(weights, value):
-    """The context `c = sum_s a_s v_s`: (B, T, S), (B, S, Dv) -> (B, T, Dv)."""
+    """The context `c = sum_s a_s v_s`: (B, T, S), (B, S, Dv) -> (B, T, Dv).
+
+    Of weights (B, K, T, S) each of the K reads for itself: (B, K, T, Dv).
+    """
+    for _ in range(len(weights.shape) - len(value.shape)):
+        value = ops.expand_dims(value, 1)
     return ops.matmul(ops.cast(weights, value.dtype), value)
 
 
@@ -33,6 +47,8 @@ class Attention(keras.layers.Layer):
         normalizer: a name (`"softmax"`, `"sparsemax"`, `"sigmoid"`) or a callable
             `(scores, mask, training) -> weights`.
         dropout: fraction of the weights dropped in training, after they are returned.
+        weights_regularizer: a penalty on the weights, `(weights, mask) -> scalar`, which is
+            added to the losses; `DiversityPenalty` for example.
         seed: of the dropout.
 
     Call arguments:
@@ -52,7 +68,9 @@ class Attention(keras.layers.Layer):
 
     Returns:
         The context (B, T, Dv), or (B, Dv) of a query of rank 2; with `return_attention_scores`
-        the pair of it and the weights, (B, T, S) or (B, S), from before dropout.
+        the pair of it and the weights, (B, T, S) or (B, S), from before dropout. A
+        multi-dimensional score of K dimensions reads K contexts: (B, K, T, Dv) with weights
+        (B, K, T, S), and without the axis T for a query of rank 2.
 
     Raises:
         ValueError: in `build`, for a wrong rank or for widths that the score cannot compare; in
@@ -74,11 +92,20 @@ class Attention(keras.layers.Layer):
         section 3.1.
     """
 
-    def __init__(self, score="dot", normalizer="softmax", dropout=0.0, seed=None, **kwargs):
+    def __init__(
+        self,
+        score="dot",
+        normalizer="softmax",
+        dropout=0.0,
+        weights_regularizer=None,
+        seed=None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.score = scores.get(score, dtype=self.dtype_policy)
         self.normalizer = normalizers.get(normalizer)
         self.dropout = dropout
+        self.weights_regularizer = keras.regularizers.get(weights_regularizer)
         self.seed = seed
         self._widths = None  # of the inputs; known when built
         self._dropout = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy)
@@ -168,10 +195,12 @@ class Attention(keras.layers.Layer):
             self.score.project_key(key),
             mask,
             training,
-        )  # (B, T, S)
+        )  # (B, T, S) or (B, K, T, S)
+        if self.weights_regularizer is not None:
+            self.add_loss(self.weights_regularizer(weights, mask))
         context = read(self._dropout(weights, training=training), value)  # (B, T, Dv)
         if one_query:
-            weights, context = ops.squeeze(weights, 1), ops.squeeze(context, 1)
+            weights, context = ops.squeeze(weights, -2), ops.squeeze(context, -2)
         if return_attention_scores:
             return context, ops.cast(weights, self.compute_dtype)
         return context
@@ -181,12 +210,18 @@ class Attention(keras.layers.Layer):
         return ops.expand_dims(masking.causal_mask(queries, keys, offset=keys - queries), 0)
 
     def compute_output_spec(self, query, value, key=None, return_attention_scores=False, **kwargs):
-        context = keras.KerasTensor((*query.shape[:-1], value.shape[-1]), self.compute_dtype)
-        weights = keras.KerasTensor((*query.shape[:-1], value.shape[-2]), self.compute_dtype)
+        one_query = len(query.shape) == 2
+        queries = (query.shape[0], 1, query.shape[1]) if one_query else query.shape
+        shape = self.score.compute_output_shape(queries, (value if key is None else key).shape)
+        if one_query:
+            shape = (*shape[:-2], shape[-1])
+        context = keras.KerasTensor((*shape[:-1], value.shape[-1]), self.compute_dtype)
+        weights = keras.KerasTensor(shape, self.compute_dtype)
         return (context, weights) if return_attention_scores else context
 
     def compute_mask(self, query, previous_mask=None):
-        return previous_mask
+        # With K contexts a query there is no axis for it to lie on.
+        return previous_mask if self.score.dimensions is None else None
 
     def get_config(self):
         return {
@@ -194,58 +229,6 @@ class Attention(keras.layers.Layer):
             "score": keras.saving.serialize_keras_object(self.score),
             "normalizer": keras.saving.serialize_keras_object(self.normalizer),
             "dropout": self.dropout,
+            "weights_regularizer": keras.regularizers.serialize(self.weights_regularizer),
             "seed": self.seed,
         }
-
-
-def check_shapes(shapes, widths=None, same_length=False):
-    """Refuse inputs of a wrong rank, of no known width, or of other widths than were built for.
-
-    Args:
-        shapes: `{name: (shape, ranks that are right)}`.
-        widths: `{name: width}` of what was built, None before that.
-        same_length: whether all have one length.
-    """
-    for name, (shape, ranks) in shapes.items():
-        if len(shape) not in ranks or shape[-1] is None:
-            forms = {2: "(batch, width)", 3: "(batch, length, width)"}
-            raise ValueError(
-                f"{name} must have shape {' or '.join(forms[rank] for rank in ranks)} with a known "
-                f"width. Received: {name}_shape={tuple(shape)}"
-            )
-        if widths is not None and shape[-1] != widths[name]:
-            raise ValueError(
-                f"{name} must have the width {widths[name]} that the layer was built for. "
-                f"Received: {name}_shape={tuple(shape)}"
-            )
-    if same_length and len({shape[1] for shape, _ in shapes.values()} - {None}) > 1:
-        received = ", ".join(f"{name}_shape={tuple(s)}" for name, (s, _) in shapes.items())
-        raise ValueError(f"{' and '.join(shapes)} must have one length. Received: {received}")
-
-
-def check_batches(**shapes):
-    """Refuse inputs of different known batch sizes, which would broadcast or fail far inside."""
-    if len({shape[0] for shape in shapes.values()} - {None}) > 1:
-        received = ", ".join(f"{name}_shape={tuple(shape)}" for name, shape in shapes.items())
-        raise ValueError(f"all inputs must have one batch size. Received: {received}")
-
-
-def check_mask(name, mask, shape):
-    """Refuse a mask whose rank or known lengths are not those of `shape`.
-
-    A length of 1 stands for all where that can be meant: of the batch, and of an attention mask.
-    """
-    if mask is None:
-        return
-    received = tuple(ops.convert_to_tensor(mask).shape)
-    fits = len(received) == len(shape) and all(
-        length in (None, wanted) or wanted is None or (length == 1 and (i == 0 or len(shape) == 3))
-        for i, (length, wanted) in enumerate(zip(received, shape, strict=True))
-    )
-    if not fits:
-        letters = ("batch", "queries", "keys") if len(shape) == 3 else ("batch", name[:-5])
-        hint = " A mask of keys (batch, keys) goes to value_mask." if len(shape) == 3 else ""
-        raise ValueError(
-            f"{name} must have shape ({', '.join(letters)}) = {shape}.{hint} "
-            f"Received: {name}.shape={received}"
-        )

@@ -41,10 +41,73 @@ def causal_mask(queries, keys=None, offset=0):
     >>> causal_mask(2, 3, offset=1).numpy().tolist()
     [[True, True, False], [True, True, True]]
     """
+    return _distance(queries, keys, offset) <= 0
+
+
+def _distance(queries, keys, offset):
+    """How far each key stands behind each query, `s - t - offset`: (T, S)."""
     keys = queries if keys is None else keys
     query_positions = ops.expand_dims(ops.arange(queries, dtype="int32"), 1) + offset  # (T, 1)
     key_positions = ops.expand_dims(ops.arange(keys, dtype="int32"), 0)  # (1, S)
-    return key_positions <= query_positions
+    return key_positions - query_positions
+
+
+def window_mask(queries, keys=None, window=1, offset=0):
+    """Which keys lie within a window around each query: `|s - t - offset| <= window`.
+
+    Args:
+        queries: number of queries T, an int or an integer scalar tensor.
+        keys: number of keys S; T when None.
+        window: keys to either side of the query's own position, so 2 window + 1 in all.
+        offset: position of the first query among the keys.
+
+    Returns:
+        Boolean (T, S), True = may be read.
+
+    Example:
+
+    >>> from keras_attention import window_mask
+    >>> window_mask(3, window=1).numpy().astype(int).tolist()
+    [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    """
+    return ops.abs(_distance(queries, keys, offset)) <= window
+
+
+def directional_mask(queries, keys=None, direction="forward", offset=0):
+    """Which keys a query may read when it must not read itself.
+
+    Args:
+        queries: number of queries T, an int or an integer scalar tensor.
+        keys: number of keys S; T when None.
+        direction: `"forward"`, the keys before the query (`s < t + offset`); `"backward"`, those
+            behind it; `"no_diagonal"`, both.
+        offset: position of the first query among the keys.
+
+    Returns:
+        Boolean (T, S), True = may be read.
+
+    Raises:
+        ValueError: for another direction.
+
+    Example:
+
+    >>> from keras_attention import directional_mask
+    >>> directional_mask(3, direction="backward").numpy().astype(int).tolist()
+    [[0, 1, 1], [0, 0, 1], [0, 0, 0]]
+
+    Reference:
+        Shen et al., "DiSAN: Directional Self-Attention Network for RNN/CNN-Free Language
+        Understanding", AAAI 2018, equation 14 and section 3.2. There a token that gives
+        attention is named first, here the query.
+    """
+    if direction not in _DIRECTIONS:
+        raise ValueError(
+            f"direction must be one of {', '.join(_DIRECTIONS)}. Received: direction={direction!r}"
+        )
+    return _DIRECTIONS[direction](_distance(queries, keys, offset), 0)
+
+
+_DIRECTIONS = {"forward": ops.less, "backward": ops.greater, "no_diagonal": ops.not_equal}
 
 
 def combine_masks(*masks):

@@ -4,9 +4,10 @@ import keras
 from keras import ops
 
 from . import masking, normalizers, scores
-from .attention import attend, check_batches, check_mask, check_shapes, read
+from .attention import attend, read
 from .loops import run_steps
 from .scores import is_width
+from .shapes import check_batches, check_mask, check_shapes
 
 _CELLS = {"gru": keras.layers.GRUCell, "lstm": keras.layers.LSTMCell}
 _STATES = {"gru": 1, "lstm": 2}

@@ -3,6 +3,8 @@
 A score is a layer of `(query (B, T, Dq), key (B, S, Dk)) -> scores (B, T, S)`. It owns weights and
 knows no mask. A decoder asks many queries of one memory, so a score comes in two parts:
 `project_key(key)`, once per memory, and `compare(query, projected_key)`, once per query.
+Further axes before T and S, such as heads in (B, H, T, D) and (B, H, S, D), are carried through,
+so formulas count axes from the end.
 
 To add one: subclass `Score`, write `build` and `compare` (and `project_key` where the key has a
 part of its own), add it to `_NAMED`, and give it a row in `tests/cases.py`.
@@ -21,16 +23,20 @@ register = keras.saving.register_keras_serializable("keras_attention")
 class Score(keras.layers.Layer):
     """Base of all scores: `e = compare(q, project_key(k))`.
 
+    Attributes:
+        dimensions: number K of scores for each pair, which stand in an axis of their own,
+            (B, K, T, S); None for the one score of (B, T, S).
+
     Call arguments:
-        query: (B, T, Dq).
-        key: (B, S, Dk).
+        query: (B, T, Dq), or with heads (B, H, T, Dq).
+        key: (B, S, Dk), or with heads (B, H, S, Dk).
 
     Returns:
-        Scores (B, T, S), in float32 or wider.
+        Scores (B, T, S) or (B, H, T, S), in float32 or wider.
 
     Raises:
-        ValueError: in `build`, when a rank is not 3, a width is unknown, or the two widths do not
-            fit the score.
+        ValueError: in `build`, when the ranks are below 3 or differ, a width is unknown, or the
+            two widths do not fit the score.
 
     Example:
 
@@ -41,6 +47,8 @@ class Score(keras.layers.Layer):
     [2, 3, 5]
     """
 
+    dimensions = None
+
     def build(self, query_shape, key_shape):
         if self.built:
             # Two layers around one score would be saved as two scores and load as two.
@@ -49,10 +57,11 @@ class Score(keras.layers.Layer):
                 f"Received: score={self.name!r}, which is already built"
             )
         for name, shape in (("query", query_shape), ("key", key_shape)):
-            if len(shape) != 3 or shape[-1] is None:
+            if len(shape) < 3 or len(shape) != len(query_shape) or shape[-1] is None:
                 raise ValueError(
-                    f"{type(self).__name__} needs a {name} of shape (batch, length, width) with a "
-                    f"known width. Received: {name}_shape={tuple(shape)}"
+                    f"{type(self).__name__} needs a {name} of shape (batch, ..., length, width) "
+                    "with a known width, queries and keys of one rank. Received: "
+                    f"query_shape={tuple(query_shape)}, key_shape={tuple(key_shape)}"
                 )
         self.built = True
 

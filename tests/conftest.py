@@ -18,6 +18,7 @@ BACKEND = keras.backend.backend()
 TABLES = {
     "case": CASES,
     "masked_case": [case for case in CASES if case.has_masks],
+    "weighing_case": [case for case in CASES if case.has_masks and case.weights],
     "decoder_case": [case for case in CASES if case.name.startswith("decoder")],
 }
 
@@ -33,9 +34,18 @@ def pytest_generate_tests(metafunc):
             pytest.param(
                 case,
                 id=case.name,
-                marks=[pytest.mark.xfail(reason=case.known_failures[contract], strict=True)]
-                if contract in case.known_failures
-                else [],
+                marks=[
+                    *(
+                        [pytest.mark.xfail(reason=case.known_failures[contract], strict=True)]
+                        if contract in case.known_failures
+                        else []
+                    ),
+                    *(
+                        [pytest.mark.skip(reason=case.exempt[contract])]
+                        if contract in case.exempt
+                        else []
+                    ),
+                ],
             )
             for case in TABLES[argument]
         ]
@@ -77,16 +87,11 @@ class _TensorFlow:
         """`function` in the way that is quickest for one call."""
         return function
 
-    def traced(self, function, *inputs):
-        """`function` as traced with no length known: only ranks, widths and dtypes."""
+    def traced(self, function, shapes, dtypes):
+        """`function` as traced for these shapes, in which a length may be None."""
         import tensorflow as tf
 
-        def spec(x):
-            x = np.asarray(x)
-            width = x.shape[-1:] if x.dtype.kind == "f" else (None,)
-            return tf.TensorSpec([None] * (x.ndim - 1) + [*width], x.dtype)
-
-        specs = keras.tree.map_structure(spec, list(inputs))
+        specs = [tf.TensorSpec(*spec) for spec in zip(shapes, dtypes, strict=True)]
         return tf.function(function, input_signature=specs, autograph=False)
 
     def gradients(self, function, layer, inputs):
@@ -111,7 +116,7 @@ class _Jax:
 
         return jax.jit(function)
 
-    def traced(self, function, *inputs):
+    def traced(self, function, shapes, dtypes):
         return self.jit(function)
 
     def at_once(self, function):

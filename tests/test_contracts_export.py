@@ -6,7 +6,8 @@ import sys
 import keras
 import numpy as np
 import pytest
-from cases import CASES, DQ, DV, B, S, T, U
+from case import DQ, DV, B, S, T, U
+from cases import CASES
 from keras import ops
 
 import keras_attention as ka
@@ -43,18 +44,23 @@ def functions(case, layer):
         return {f"output_{i}": output for i, output in enumerate(outputs)}
 
     arguments = {
-        name: keras.InputSpec(dtype="float32", shape=(None, *[None] * (len(shape) - 2), shape[-1]))
+        name: keras.InputSpec(dtype="float32", shape=case.unknown(shape))
         for name, shape in case.shapes.items()
     }
-    masks = {name: keras.InputSpec(dtype="bool", shape=(None, None)) for name in case.masks()}
+    masks = {
+        name: keras.InputSpec(dtype="bool", shape=case.unknown(shape))
+        for name, shape in case.mask_shapes().items()
+    }
     return {case.name: (function, {**arguments, **masks})}
 
 
 def calls(case):
     """Several shapes on one interpreter, a row with nothing to read, a length of one, again."""
-    for sizes in ({}, {"B": 1, "T": 4, "S": 7}, {"T": 1, "S": 3}, {"T": 1, "S": 3}, {}):
+    short = {"T": 1, "S": 3, "W": 4}
+    for sizes in ({}, {"B": 1, "T": 4, "S": 7, "W": 6}, short, short, {}):
         masks = case.masks(**sizes)
-        masks[case.key_mask][0] = False
+        if case.has_masks:
+            masks[case.key_mask][0] = False
         yield {**case.inputs("float32", seed=len(sizes), **sizes), **masks}
 
 

@@ -3,7 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from cases import CASES, DE, DQ, DV, EXACT, B, S, T, U
+from case import DE, DQ, DV, EXACT, B, S, T, U
+from cases import CASES
 from keras import ops
 
 import keras_attention as ka
