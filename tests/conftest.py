@@ -14,12 +14,30 @@ from cases import CASES
 
 BACKEND = keras.backend.backend()
 
+
+def one_of_each_kind(cases):
+    """A row of every class with every normalizer."""
+
+    def kind(case):
+        layer = case.create()
+        normalizer = getattr(layer, "normalizer", None)
+        return type(layer), getattr(normalizer, "__name__", type(normalizer))
+
+    return list({kind(case): case for case in reversed(cases)}.values())[::-1]
+
+
 # A test that takes one of these arguments is a contract over those rows.
 TABLES = {
-    "case": CASES,
-    "masked_case": [case for case in CASES if case.has_masks],
-    "weighing_case": [case for case in CASES if case.has_masks and case.weights],
-    "decoder_case": [case for case in CASES if case.name.startswith("decoder")],
+    "case": lambda: CASES,
+    "masked_case": lambda: [case for case in CASES if case.has_masks],
+    "weighing_case": lambda: [case for case in CASES if case.has_masks and case.weights],
+    "decoder_case": lambda: [case for case in CASES if case.name.startswith("decoder")],
+}
+# Of these only with `--matrix` all rows: a conversion takes seconds.
+SAMPLES = {
+    "tflite_case": lambda: one_of_each_kind(CASES),
+    "served_case": lambda: CASES[::8],
+    "onnx_case": lambda: CASES[4::8],
 }
 
 
@@ -27,29 +45,28 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "tensorflow: what only TensorFlow can do; the text says why")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--matrix", action="store_true", help="convert every row, not a sample")
+
+
 def pytest_generate_tests(metafunc):
     contract = metafunc.function.__name__.removeprefix("test_")
-    for argument in TABLES.keys() & set(metafunc.fixturenames):
-        rows = [
-            pytest.param(
-                case,
-                id=case.name,
-                marks=[
-                    *(
-                        [pytest.mark.xfail(reason=case.known_failures[contract], strict=True)]
-                        if contract in case.known_failures
-                        else []
-                    ),
-                    *(
-                        [pytest.mark.skip(reason=case.exempt[contract])]
-                        if contract in case.exempt
-                        else []
-                    ),
-                ],
-            )
-            for case in TABLES[argument]
-        ]
-        metafunc.parametrize(argument, rows)
+    samples = SAMPLES
+    if metafunc.config.getoption("--matrix"):
+        samples = dict.fromkeys(SAMPLES, lambda: CASES)
+    for argument, rows in {**TABLES, **samples}.items():
+        if argument in metafunc.fixturenames:
+            metafunc.parametrize(argument, [as_parameter(case, contract) for case in rows()])
+
+
+def as_parameter(case, contract):
+    """A row as the parameter of a test, marked where it fails or where that has no meaning."""
+    marks = []
+    if contract in case.known_failures:
+        marks.append(pytest.mark.xfail(reason=case.known_failures[contract], strict=True))
+    if contract in case.exempt:
+        marks.append(pytest.mark.skip(reason=case.exempt[contract]))
+    return pytest.param(case, id=case.name, marks=marks)
 
 
 def pytest_collection_modifyitems(items):

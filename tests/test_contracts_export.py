@@ -15,18 +15,6 @@ import keras_attention as ka
 pytestmark = pytest.mark.tensorflow("artifacts are made on TensorFlow")
 pytest.importorskip("tensorflow")
 
-# Each score, each normalizer, each kind of decoder once: conversions take seconds.
-SAMPLE = (
-    "attention_scaled_dot_sparsemax_key",
-    "attention_cosine_sigmoid",
-    "attention_bilinear_one_query_sparsemax",
-    "attention_additive_causal",
-    "attention_mlp_sparsemax",
-    "decoder_bahdanau",
-    "decoder_lstm_previous_two_layers",
-    "decoder_luong",
-)
-LOADED = ("attention_mlp_sparsemax", "decoder_luong")
 # Two float32 runtimes that sum in different orders; relative to the largest number.
 TOLERANCE = 1e-5
 
@@ -73,33 +61,42 @@ def assert_near(actual, expected):
         np.testing.assert_array_equal(given == 0, wanted == 0)  # what is masked is exactly so
 
 
-@pytest.mark.parametrize("name", SAMPLE)
-def test_tflite(name, made, tmp_path):
+def assert_runs_as_keras(run, case, layer):
+    for inputs in calls(case):
+        assert_near(run(inputs), case.outputs(layer, inputs))
+
+
+def test_tflite(tflite_case, made, tmp_path):
     from keras_attention.export.inspect import inspect_tflite
     from keras_attention.export.parity import load_tflite
     from keras_attention.export.tflite import export_tflite
 
-    case = row(name)
+    case = tflite_case
     layer = made(case, "float32")
     path = export_tflite(functions(case, layer), tmp_path / "layer.tflite")
     report = inspect_tflite(path)
     assert not report.flex and not report.custom
-    run = load_tflite(path, runtime="tf.lite")
-    for inputs in calls(case):
-        assert_near(run(inputs), case.outputs(layer, inputs))
+    assert_runs_as_keras(load_tflite(path, runtime="tf.lite"), case, layer)
 
 
-@pytest.mark.parametrize("name", LOADED)
-def test_saved_model(name, made, tmp_path):
+def test_saved_model(served_case, made, tmp_path):
     from keras_attention.export.parity import load_saved_model
     from keras_attention.export.saved_model import export_saved_model
 
-    case = row(name)
+    case = served_case
     layer = made(case, "float32")
     path = export_saved_model(functions(case, layer), tmp_path / "served")
-    run = load_saved_model(path, name)
-    for inputs in calls(case):
-        assert_near(run(inputs), case.outputs(layer, inputs))
+    assert_runs_as_keras(load_saved_model(path, case.name), case, layer)
+
+
+def test_onnx(onnx_case, made, tmp_path):
+    from keras_attention.export.onnx import export_onnx
+    from keras_attention.export.parity import load_onnx
+
+    case = onnx_case
+    layer = made(case, "float32")
+    path = export_onnx(functions(case, layer), tmp_path / "layer.onnx")
+    assert_runs_as_keras(load_onnx(path), case, layer)
 
 
 def test_searches_in_one_tflite_file(made, tmp_path):
