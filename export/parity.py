@@ -1,12 +1,13 @@
 """Run an artifact, and compare it with the model it was made from.
 
 TensorFlow is imported only where a SavedModel or a model is at hand: a `.tflite` file runs with
-`ai-edge-litert` and NumPy alone.
+`ai-edge-litert` and NumPy alone, an `.onnx` file with `onnxruntime` and NumPy.
 """
 
 import contextlib
 import importlib
 import importlib.util
+import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .errors import ArtifactError, ParityError
-from .inspect import described_by, inspect_bytes, read_checked
+from .inspect import METADATA_NAME, described_by, inspect_bytes, read_checked
 from .quiet import quiet
 
 # max|error| / max|reference|, by how the weights are stored.
 TOLERANCES = {None: 1e-5, "float16": 2e-3, "dynamic": 3e-2}
 RUNTIMES = ("litert", "tf.lite")
 _MODULES = {"litert": "ai_edge_litert.interpreter", "tf.lite": "tensorflow"}
+# onnxruntime's names of types, where they are not NumPy's.
+_ONNX_TYPES = {"float": "float32", "double": "float64"}
 
 
 class TFLiteRunner:
@@ -151,6 +154,80 @@ def load_saved_model(path: str | os.PathLike, signature: str | None = None) -> S
     return SavedModelRunner(loaded, _chosen(signature, loaded.signatures, path), path)
 
 
+class OnnxRunner:
+    """One function of an ONNX export in onnxruntime: `runner(inputs) -> outputs`.
+
+    Attributes:
+        signature: its name.
+        inputs: `{name: (shape, dtype)}`, with None in a shape where the size is free.
+        outputs: the same of the outputs.
+        metadata: `{name: text}` of the texts that travel inside the file.
+    """
+
+    def __init__(self, session, path):
+        self.inputs = _onnx_specs(session.get_inputs())
+        self.outputs = _onnx_specs(session.get_outputs())
+        self.metadata = dict(session.get_modelmeta().custom_metadata_map)
+        about = json.loads(self.metadata.get(METADATA_NAME, "{}"))
+        self.signature = about.get("signature", "serving_default")
+        self._session = session
+        self._path = path
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        arrays = _arrays(inputs, self.inputs, self.signature)
+        try:
+            found = self._session.run(list(self.outputs), arrays)
+        except Exception as error:  # onnxruntime's own kinds have no public base.
+            shapes = {name: array.shape for name, array in arrays.items()}
+            raise ValueError(
+                f"{self._path}: does not run on inputs of shapes {shapes}: {_first_line(error)}"
+            ) from error
+        return dict(zip(self.outputs, found, strict=True))
+
+
+def load_onnx(path: str | os.PathLike, signature: str | None = None) -> OnnxRunner:
+    """Load one function of an ONNX export, to be run on many inputs.
+
+    Args:
+        path: an `.onnx` file, or a folder of them, one for each function.
+        signature: the name of the function; None for the only one, or for `serving_default`.
+
+    Returns:
+        An `OnnxRunner`.
+
+    Raises:
+        ArtifactError: for a file that onnxruntime does not load, or a folder without any.
+        ValueError: for an unknown function.
+        ImportError: when onnxruntime is not installed.
+    """
+    path = Path(path)
+    if path.is_dir():
+        files = {file.stem: file for file in sorted(path.glob("*.onnx"))}
+        if not files:
+            raise ArtifactError(f"{path}: holds no .onnx file")
+        signature = _chosen(signature, files, path)
+        path = files[signature]
+    if not path.is_file():
+        raise ArtifactError(f"{path}: no such file")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(
+            "an ONNX runtime is needed: pip install 'keras-attention-layers[onnx]'"
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # What it would print of errors is raised as well.
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        runner = OnnxRunner(session, path)
+    except Exception as error:
+        raise ArtifactError(f"{path}: cannot be loaded ({_first_line(error)})") from error
+    _chosen(signature, [runner.signature], path)
+    return runner
+
+
 def run_artifact(
     path: str | os.PathLike,
     inputs: Mapping[str, Any],
@@ -161,7 +238,7 @@ def run_artifact(
     """Run an artifact once.
 
     Args:
-        path: a `.tflite` file or a SavedModel folder.
+        path: a `.tflite` file, a SavedModel folder, an `.onnx` file or a folder of those.
         inputs: `{name: array}`; what is not an array of the wanted dtype is turned into one where
             nothing is lost.
         signature: its name; None for the only one, or for `serving_default`.
@@ -243,7 +320,7 @@ def check_parity(
     Args:
         model: what was exported: a `keras.Model` or `{name: function}`, as `export_tflite` takes
             them. It runs as in training, not in the form that was traced for the artifact.
-        path: a `.tflite` file or a SavedModel folder.
+        path: a `.tflite` file, a SavedModel folder, an `.onnx` file or a folder of those.
         inputs: `{argument: array}`; or a list of those, for several shapes; or for more than one
             signature `{signature: list of those}`.
         signatures: the functions beside those of `model`, as they were exported.
@@ -269,7 +346,8 @@ def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None
     """`check_parity` for signatures that are already in one form."""
     quantization = None
     runtimes: tuple = (None,)
-    if Path(path).is_file():
+    alone = "onnxruntime" if _is_onnx(path) else "saved_model"
+    if Path(path).is_file() and not _is_onnx(path):
         report = inspect_bytes(read_checked(path), path)
         quantization = described_by(report).get("quantization")
         runtimes = _installed()
@@ -284,8 +362,7 @@ def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None
             calls, expected = [*calls, calls[0]], [*expected, expected[0]]
             pairs = [(e, run(c)) for c, e in zip(calls, expected, strict=True)]
             found = _differences(pairs, tolerance, exact=quantization is None)
-            name = runtime or "saved_model"
-            differences += [Difference(name, signature, *row) for row in found]
+            differences += [Difference(runtime or alone, signature, *row) for row in found]
     return ParityReport(differences)
 
 
@@ -340,7 +417,7 @@ def _differences(pairs, tolerance, exact):
             rows.append((output, np.inf, np.inf, None, tolerance, False))
             continue
         for reference, found in pairs:
-            rows_equal = slice(None) if exact or counted else _same_answer(reference, found, output)
+            rows_equal = ... if exact or counted else _same_answer(reference, found, output)
             wanted.append(np.ravel(reference[output][rows_equal]))
             given.append(np.ravel(found[output][rows_equal]))
         wanted, given = np.concatenate(wanted), np.concatenate(given)
@@ -360,7 +437,7 @@ def _same_answer(reference, found, output):
     for name, wanted in reference.items():
         if np.issubdtype(wanted.dtype, np.integer) and wanted.shape[:1] == same.shape:
             same &= (wanted == found[name]).reshape(len(same), -1).all(axis=1)
-    return same if same.ndim and same.size else slice(None)
+    return same if same.ndim and same.size else ...
 
 
 def _error(wanted, given):
@@ -375,11 +452,15 @@ def _error(wanted, given):
 
 
 def _load(path, signature, runtime):
-    if Path(path).is_dir():
-        if runtime is not None:
-            raise ValueError(f"runtime is for .tflite files. Received: runtime={runtime!r}")
-        return load_saved_model(path, signature)
-    return load_tflite(path, signature, runtime=runtime)
+    if not _is_onnx(path) and not Path(path).is_dir():
+        return load_tflite(path, signature, runtime=runtime)
+    if runtime is not None:
+        raise ValueError(f"runtime is for .tflite files. Received: runtime={runtime!r}")
+    return load_onnx(path, signature) if _is_onnx(path) else load_saved_model(path, signature)
+
+
+def _is_onnx(path) -> bool:
+    return Path(path).suffix == ".onnx" or any(Path(path).glob("*.onnx"))
 
 
 def _installed() -> tuple[str, ...]:
@@ -459,6 +540,17 @@ def _fits(array, dtype):
 
 def _specs(specs):
     return {name: (tuple(s.shape), s.dtype.name) for name, s in specs.items()}
+
+
+def _onnx_specs(entries):
+    def dtype(entry):
+        name = entry.type.removeprefix("tensor(").removesuffix(")")
+        return _ONNX_TYPES.get(name, name)
+
+    return {
+        entry.name: (tuple(s if isinstance(s, int) else None for s in entry.shape), dtype(entry))
+        for entry in entries
+    }
 
 
 def _first_line(error) -> str:

@@ -76,9 +76,9 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     predict.add_argument("--greedy", action="store_true", help="greedy search instead of beams")
     predict.add_argument("--alignment", action="store_true", help="show what each word looked at")
 
-    export = command("export", "write a run as a SavedModel or a .tflite")
+    export = command("export", "write a run as a SavedModel, a .tflite or ONNX files")
     export.add_argument("run", type=Path, metavar="RUN")
-    export.add_argument("--to", choices=("saved_model", "tflite"), required=True)
+    export.add_argument("--to", choices=("saved_model", "tflite", "onnx"), required=True)
     export.add_argument(
         "--quantize",
         choices=("none", "dynamic", "float16"),

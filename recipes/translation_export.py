@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.export import run_template
+from keras_attention.export.onnx import export_onnx
 from keras_attention.export.parity import load_tflite
 from keras_attention.export.portable import portable
 from keras_attention.export.saved_model import export_saved_model
@@ -26,7 +27,8 @@ def export(run: Run, to: str, path: Path | None = None, *, quantize=None, verify
 
     Args:
         run: a loaded run.
-        to: `"saved_model"` (strings in and ids in) or `"tflite"` (ids in; `run.py` beside it).
+        to: `"saved_model"` (strings in and ids in), `"tflite"` (ids in; `run.py` beside it) or
+            `"onnx"` (ids in; a folder with one file for each signature).
         path: the folder or file to write; by default inside the run's `export` folder.
         quantize: of a `.tflite`: None, `"dynamic"` or `"float16"`.
         verify: whether to run the artifact on sentences and compare before it gets its name.
@@ -42,7 +44,9 @@ def export(run: Run, to: str, path: Path | None = None, *, quantize=None, verify
         return _export_saved_model(run, path, verify)
     if to == "tflite":
         return _export_tflite(run, path, quantize, verify)
-    raise RunError(f"to must be saved_model or tflite. Received: {to!r}")
+    if to == "onnx":
+        return _export_onnx(run, path, verify)
+    raise RunError(f"to must be saved_model or tflite or onnx. Received: {to!r}")
 
 
 def _examples(run: Run) -> list[np.ndarray]:
@@ -97,9 +101,7 @@ def _export_tflite(run, path, quantize, verify):
         path,
         quantization=quantize,
         metadata=artifact_metadata(run),
-        verify={name: [{"source": ids} for ids in _examples(run)] for name in ("encode", "greedy")}
-        if verify
-        else None,
+        verify=_calls(run) if verify else None,
     )
     program = Path(run_template.__file__).read_text("utf-8")
     with replacing(path.with_name("run.py")) as beside:
@@ -107,8 +109,21 @@ def _export_tflite(run, path, quantize, verify):
     return path
 
 
+def _export_onnx(run, path, verify):
+    return export_onnx(
+        signatures(run.model, run.config, portable(encoder_of(run.model))),
+        path or run.folder / "export" / "onnx",
+        metadata=artifact_metadata(run),
+        verify=_calls(run) if verify else None,
+    )
+
+
+def _calls(run):
+    return {name: [{"source": ids} for ids in _examples(run)] for name in ("encode", "greedy")}
+
+
 def artifact_metadata(run: Run) -> dict[str, str]:
-    """The files that travel inside a `.tflite`: limits, special ids and both vocabularies."""
+    """The texts that travel inside an artifact: limits, special ids and both vocabularies."""
     sides = {"source": run.source, "target": run.target}
     facts = {
         "recipe": "translation",

@@ -43,11 +43,17 @@ def functions(case, layer):
 
 
 def calls(case):
-    """Several shapes on one interpreter, a row with nothing to read, a length of one, again."""
+    """Several shapes on one interpreter, with half of it masked, a row with nothing to read, or
+    only one key masked; a length of one, and once more."""
     short = {"T": 1, "S": 3, "W": 4}
-    for sizes in ({}, {"B": 1, "T": 4, "S": 7, "W": 6}, short, short, {}):
+    longer = {"B": 1, "T": 4, "S": 7, "W": 6}
+    for sizes, most in (({}, False), (longer, True), (short, False), (short, False), ({}, True)):
         masks = case.masks(**sizes)
-        if case.has_masks:
+        for mask in masks.values():
+            if most:
+                mask[:] = True
+                mask[..., -1] = False
+        if case.has_masks and not most:
             masks[case.key_mask][0] = False
         yield {**case.inputs("float32", seed=len(sizes), **sizes), **masks}
 
