@@ -17,7 +17,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Contracts 1-8 run on JAX too; what concerns TensorFlow, export or recipes does not.
 JAX_TESTS := tests/test_contracts.py tests/test_masking.py tests/test_normalizers.py \
-	tests/test_recurrent.py tests/test_decoding.py
+	tests/test_recurrent.py tests/test_decoding.py tests/test_extraction.py \
+	tests/test_known_failures.py
 
 .PHONY: help
 help:  ## list the targets
@@ -80,6 +81,15 @@ test-jax: .venv/.dev  ## the contracts of the layers on the JAX backend
 .PHONY: test-slow
 test-slow: .venv/.dev  ## the tests that take minutes
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m slow $(ARGS)
+
+.PHONY: mutants
+mutants: .venv/.dev  ## break the code on purpose; tests must notice (ARGS="--only scores.py")
+	@PYTHONPATH=tests $(BIN)/python -m mutants --workers $(WORKERS) $(ARGS)
+
+.PHONY: matrix
+matrix: .venv/.dev  ## convert every row of the table: SavedModel, TFLite, ONNX
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n $(WORKERS) --matrix \
+	  tests/test_contracts_export.py $(ARGS)
 
 .PHONY: check
 check: .venv/.dev  ## lint, formatting and the quick tests of structure

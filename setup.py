@@ -47,7 +47,7 @@ EXTRAS["dev"] = [
 setup(
     name="keras-attention-layers",
     version=version(),
-    description="Attention layers for Keras 3, with export to SavedModel and TFLite",
+    description="Attention layers for Keras 3, with export to SavedModel, TFLite and ONNX",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     author="The keras_attention authors",

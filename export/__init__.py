@@ -1,5 +1,5 @@
-"""Export of Keras models to SavedModel and TFLite, with the artifact run and compared.
+"""Export of Keras models to SavedModel, TFLite and ONNX, with the artifact run and compared.
 
-Import the module of the format: `keras_attention.export.saved_model`, `.tflite`, `.parity`,
+Import the module of the format: `keras_attention.export.saved_model`, `.tflite`, `.onnx`, `.parity`,
 `.inspect`. Nothing is imported here, because each of them loads TensorFlow.
 """

@@ -10,6 +10,7 @@ import inspect
 import keras
 from keras import ops, tree
 
+from keras_attention import HierarchicalAttention
 from keras_attention.loops import run_steps
 
 RECURRENT = (keras.layers.RNN, keras.layers.GRU, keras.layers.LSTM, keras.layers.SimpleRNN)
@@ -177,6 +178,8 @@ def _replacement(layer, path, done):
         return _PortableTimeDistributed(child, name=layer.name, dtype=layer.dtype_policy)
     if not _contains_recurrent(layer):
         return layer
+    if isinstance(layer, HierarchicalAttention):
+        return _hierarchical_copy(layer, path, done)
     if not _is_graph(layer):
         inner = next(p for p, child in _descendants(layer, path) if _is_recurrent(child))
         raise ValueError(
@@ -185,6 +188,18 @@ def _replacement(layer, path, done):
             "functional API, or export a function with a fixed batch size"
         )
     return _graph_copy(layer, path, done)
+
+
+def _hierarchical_copy(layer, path, done):
+    """One around the replaced parts: it has no weights but theirs."""
+    places = ("word_encoder", "word_pooling", "sentence_encoder", "sentence_pooling", "top_down")
+    parts = {place: getattr(layer, place) for place in places}
+    parts = {
+        place: _replaced(part, f"{path}/{part.name}", done)
+        for place, part in parts.items()
+        if part is not None
+    }
+    return HierarchicalAttention(**parts, name=layer.name, dtype=layer.dtype_policy)
 
 
 def _graph_copy(model, path, done):

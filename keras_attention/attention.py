@@ -4,20 +4,22 @@ import keras
 from keras import ops
 
 from . import masking, normalizers, scores
-from .shapes import check_batches, check_mask, check_shapes
+from .shapes import check_mask, checked_masks, widths_of
 
 
-def attend(score, normalizer, query, projected_key, mask=None, training=None):
+def attend(score, normalizer, query, projected_key, mask=None, training=None, offset=None):
     """Score, mask, normalise: weights (B, T, S) in float32 or wider.
 
     Scores of more axes, (B, K, T, S), give weights of as many: what may be read is the same for
-    each of the K.
+    each of the K. `offset` is the position of the first query among the keys, for a score to
+    which positions matter; by default the last query stands at the last key.
     """
-    found = score.compare(query, projected_key)
+    found = scores.compare(score, query, projected_key, offset)
     if mask is not None:
         for _ in range(len(found.shape) - len(mask.shape)):
             mask = ops.expand_dims(mask, 1)
-    return normalizer(found, mask, training=training)
+    mask = masking.combine_masks(mask, score.readable(projected_key))
+    return normalizer(found, mask=mask, training=training)
 
 
 def read(weights, value):
@@ -28,6 +30,13 @@ def read(weights, value):
     for _ in range(len(weights.shape) - len(value.shape)):
         value = ops.expand_dims(value, 1)
     return ops.matmul(ops.cast(weights, value.dtype), value)
+
+
+def pair_spec(query, value, return_attention_scores, dtype):
+    """What a call returns, symbolically: the context, or the pair of it and the weights."""
+    context = keras.KerasTensor((*query.shape[:-1], value.shape[-1]), dtype)
+    weights = keras.KerasTensor((*query.shape[:-1], value.shape[1]), dtype)
+    return (context, weights) if return_attention_scores else context
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -42,10 +51,10 @@ class Attention(keras.layers.Layer):
     given wins.
 
     Args:
-        score: a name (`"dot"`, `"scaled_dot"`, `"bilinear"`, `"additive"`, `"mlp"`, `"cosine"`)
-            or a `Score`.
-        normalizer: a name (`"softmax"`, `"sparsemax"`, `"sigmoid"`) or a callable
-            `(scores, mask, training) -> weights`.
+        score: a name (`"dot"`, `"scaled_dot"`, `"bilinear"`, `"additive"`, `"mlp"`, `"cosine"`,
+            `"relative"`, `"alibi"`) or a `Score`.
+        normalizer: a name (`"softmax"`, `"sparsemax"`, `"entmax15"`, `"sigmoid"`, `"hardmax"`) or
+            a callable `(scores, mask, training) -> weights`, such as `GumbelSoftmax()`.
         dropout: fraction of the weights dropped in training, after they are returned.
         weights_regularizer: a penalty on the weights, `(weights, mask) -> scalar`, which is
             added to the losses; `DiversityPenalty` for example.
@@ -133,12 +142,12 @@ class Attention(keras.layers.Layer):
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
-        check_shapes({"query": (query_shape, (2, 3))})
-        check_shapes({"value": (value_shape, (3,)), "key": (key_shape, (3,))}, same_length=True)
+        self._widths = widths_of(query_shape, value_shape, key_shape, ranks=(2, 3))
         if len(query_shape) == 2:
             query_shape = (query_shape[0], 1, query_shape[1])
         self.score.build(query_shape, key_shape)
-        self._widths = {"query": query_shape[-1], "key": key_shape[-1], "value": value_shape[-1]}
+        scores_shape = self.score.compute_output_shape(query_shape, key_shape)
+        normalizers.build(self.normalizer, scores_shape)
         self.built = True
 
     def call(
@@ -155,28 +164,19 @@ class Attention(keras.layers.Layer):
         training=None,
     ):
         key = value if key is None else key
-        check_shapes({"query": (query.shape, (2, 3))}, widths=self._widths)
-        check_shapes(
-            {"value": (value.shape, (3,)), "key": (key.shape, (3,))},
-            widths=self._widths,
-            same_length=True,
-        )
-        check_batches(query=query.shape, value=value.shape, key=key.shape)
         one_query = len(query.shape) == 2
         if one_query:
             query = ops.expand_dims(query, 1)  # (B, 1, Dq)
             if query_mask is not None and len(ops.shape(query_mask)) == 1:
                 query_mask = ops.expand_dims(query_mask, 1)  # (B, 1)
-        batch, queries, keys = query.shape[0], query.shape[1], value.shape[1]
-        check_mask("query_mask", query_mask, (batch, queries))
-        check_mask("value_mask", value_mask, (batch, keys))
-        check_mask("key_mask", key_mask, (batch, keys))
-        check_mask("attention_mask", attention_mask, (batch, queries, keys))
+        query_mask, readable = checked_masks(
+            self._widths, query, value, key, query_mask, value_mask, key_mask
+        )
+        check_mask("attention_mask", attention_mask, (*query.shape[:2], value.shape[1]))
 
         mask = masking.combine_masks(
             masking.over_queries(query_mask),
-            masking.over_keys(value_mask),
-            masking.over_keys(key_mask),
+            masking.over_keys(readable),
             attention_mask,
             self._causal_mask(query, value) if use_causal_mask else None,
         )  # (B, T, S), each axis may be 1
@@ -186,7 +186,7 @@ class Attention(keras.layers.Layer):
             readable = ops.any(mask, axis=-2)
             key, value = masking.select(key, readable), masking.select(value, readable)
         if query_mask is not None:
-            query = masking.select(query, ops.cast(query_mask, "bool"))
+            query = masking.select(query, query_mask)
 
         weights = attend(
             self.score,

@@ -12,16 +12,24 @@ Step = Callable[[Tensors, Tensors], tuple[Tensors, Tensors]]
 
 
 def write_row(buffer, index, row):
-    """`buffer` (L, ...) with `row` (...) written at `index`, in the form the target can run.
+    """`buffer` (L, ...) with `row` (...) written at `index`."""
+    return write_rows(buffer, index, ops.expand_dims(row, 0))
 
-    ONNX has no counterpart of XLA's dynamic update slice, which is the quickest form elsewhere.
+
+def write_rows(buffer, index, rows, axis=0):
+    """`buffer` with `rows` in place of its own from `index` on, along an axis.
+
+    In the form the target can run: ONNX has no counterpart of XLA's dynamic update slice, which
+    is the quickest form elsewhere.
     """
-    row = ops.expand_dims(row, 0)
     if export_target() in (None, "tflite"):
         # Of one integer type, as JAX wants them.
-        start = [index, *[ops.zeros((), dtype=index.dtype)] * (len(buffer.shape) - 1)]
-        return ops.slice_update(buffer, start, row)
-    return ops.scatter_update(buffer, ops.reshape(index, (1, 1)), row)
+        start = [ops.zeros((), dtype=index.dtype)] * len(buffer.shape)
+        start[axis] = index
+        return ops.slice_update(buffer, start, rows)
+    buffer, rows = ops.moveaxis(buffer, axis, 0), ops.moveaxis(rows, axis, 0)
+    indices = ops.expand_dims(index + ops.arange(ops.shape(rows)[0], dtype=index.dtype), 1)
+    return ops.moveaxis(ops.scatter_update(buffer, indices, rows), 0, axis)
 
 
 def run_steps(step: Step, inputs: Sequence, states: Sequence) -> tuple[Tensors, Tensors]:
@@ -36,8 +44,8 @@ def run_steps(step: Step, inputs: Sequence, states: Sequence) -> tuple[Tensors, 
         step: function of a tuple of inputs (B, D) and a tuple of states to a tuple of outputs
             (B, D) and the next states. It may close over anything; random draws belong outside.
             Only the last output may be of unknown width.
-        inputs: tensors (B, T, D) of one dtype and of static widths.
-        states: tensors (B, D) of static widths.
+        inputs: tensors (B, T, D) of one dtype; only the last may be of unknown width.
+        states: tensors (B, D).
 
     Returns:
         The outputs, each (B, T, D), and the last states.
@@ -82,9 +90,9 @@ def _split(together, widths):
 
 def _exported_loop(step, inputs, states):
     inputs = tuple(ops.moveaxis(x, 1, 0) for x in inputs)  # (T, B, D)
-    length, batch = ops.shape(inputs[0])[:2]
+    length = ops.shape(inputs[0])[0]
     # For shapes and types alone; no row of the inputs, for there may be none.
-    first, _ = step(tuple(ops.zeros((batch, x.shape[-1]), x.dtype) for x in inputs), states)
+    first, _ = step(tuple(ops.zeros(ops.shape(x)[1:], x.dtype) for x in inputs), states)
     buffers = tuple(
         ops.zeros((length, *[ops.shape(row)[i] for i in range(len(row.shape))]), dtype=row.dtype)
         for row in first

@@ -41,10 +41,10 @@ def causal_mask(queries, keys=None, offset=0):
     >>> causal_mask(2, 3, offset=1).numpy().tolist()
     [[True, True, False], [True, True, True]]
     """
-    return _distance(queries, keys, offset) <= 0
+    return distances(queries, keys, offset) <= 0
 
 
-def _distance(queries, keys, offset):
+def distances(queries, keys, offset):
     """How far each key stands behind each query, `s - t - offset`: (T, S)."""
     keys = queries if keys is None else keys
     query_positions = ops.expand_dims(ops.arange(queries, dtype="int32"), 1) + offset  # (T, 1)
@@ -70,7 +70,7 @@ def window_mask(queries, keys=None, window=1, offset=0):
     >>> window_mask(3, window=1).numpy().astype(int).tolist()
     [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
     """
-    return ops.abs(_distance(queries, keys, offset)) <= window
+    return ops.abs(distances(queries, keys, offset)) <= window
 
 
 def directional_mask(queries, keys=None, direction="forward", offset=0):
@@ -104,7 +104,7 @@ def directional_mask(queries, keys=None, direction="forward", offset=0):
         raise ValueError(
             f"direction must be one of {', '.join(_DIRECTIONS)}. Received: direction={direction!r}"
         )
-    return _DIRECTIONS[direction](_distance(queries, keys, offset), 0)
+    return _DIRECTIONS[direction](distances(queries, keys, offset), 0)
 
 
 _DIRECTIONS = {"forward": ops.less, "backward": ops.greater, "no_diagonal": ops.not_equal}

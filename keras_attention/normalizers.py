@@ -2,7 +2,7 @@
 
 A normalizer is a function `(scores, mask=None, training=None)` over the last axis. It computes in
 float32 or wider, gives masked keys a weight of exactly 0, and gives a row without any readable
-key nothing but zeros.
+key nothing but zeros. One that draws or holds weights is a layer with that call; see `hard.py`.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,11 @@ def widen(x):
     return ops.cast(x, wide_dtype(x.dtype))
 
 
-def _where(mask, x, otherwise):
-    """`ops.where` of a mask in any form; JAX's own takes no list."""
+def where_readable(mask, x, otherwise):
+    """`x` where the mask allows reading, else `otherwise`; a mask of None allows everything."""
+    if mask is None:
+        return x
+    # Converted first: JAX's `where` takes no list.
     return ops.where(ops.convert_to_tensor(mask, dtype="bool"), x, otherwise)
 
 
@@ -54,11 +57,8 @@ def softmax(scores, mask=None, training=None):
         Bahdanau, Cho, Bengio, "Neural Machine Translation by Jointly Learning to Align and
         Translate", ICLR 2015, equation 6.
     """
-    scores = widen(ops.convert_to_tensor(scores))
-    if mask is None:
-        return _softmax(scores)
-    weights = _softmax(_where(mask, scores, MASKED_SCORE))
-    return _where(mask, weights, 0.0)
+    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), MASKED_SCORE)
+    return where_readable(mask, _softmax(scores), 0.0)
 
 
 def _softmax(scores):
@@ -91,9 +91,7 @@ def sparsemax(scores, mask=None, training=None):
     Reference:
         Martins, Astudillo, "From Softmax to Sparsemax", ICML 2016, algorithm 1.
     """
-    scores = widen(ops.convert_to_tensor(scores))
-    if mask is not None:
-        scores = _where(mask, scores, MASKED_SCORE)
+    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), MASKED_SCORE)
     # Shifting a row does not change its projection, and a score 1 below the best already has
     # weight 0: after the shift nothing under -1 matters, so nothing large is ever summed up.
     scores = ops.maximum(scores - ops.max(scores, axis=-1, keepdims=True), -1.0)
@@ -103,7 +101,84 @@ def sparsemax(scores, mask=None, training=None):
     size = ops.sum(ops.cast(support, scores.dtype), axis=-1, keepdims=True)
     total = ops.sum(ops.where(support, descending, 0.0), axis=-1, keepdims=True)
     weights = ops.maximum(scores - (total - 1.0) / size, 0.0)
-    return weights if mask is None else _where(mask, weights, 0.0)
+    return where_readable(mask, weights, 0.0)
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+def entmax15(scores, mask=None, training=None):
+    """Between soft and sparse attention, 1.5-entmax: `a_s = max(e_s / 2 - tau, 0)^2`.
+
+    `tau` is the one number for which the row sums to 1. Like `sparsemax` it gives keys far below
+    the best a weight of exactly 0, but its weights are smooth in the scores, and a key must be
+    further below: by 2 at most.
+
+    Args:
+        scores: (..., S).
+        mask: boolean, broadcasts to the scores; True = may be read.
+        training: unused; part of every normalizer's signature.
+
+    Returns:
+        Weights (..., S) in float32 or wider, each row summing to 1, or all 0 where it has no
+        readable key.
+
+    Example:
+
+    >>> from keras_attention import entmax15
+    >>> entmax15([[3.0, 3.0, 3.0, 3.0, 1.0]]).numpy().tolist()
+    [[0.25, 0.25, 0.25, 0.25, 0.0]]
+
+    Reference:
+        Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019, algorithm 2.
+    """
+    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), MASKED_SCORE)
+    # As in `sparsemax`: nothing that lies 1 below the best counts, so it may as well be 0.
+    halves = scores / 2.0
+    halves = ops.maximum(halves - ops.max(halves, axis=-1, keepdims=True) + 1.0, 0.0)
+    descending = ops.flip(ops.sort(halves, axis=-1), axis=-1)
+    rank = ops.cumsum(ops.ones_like(descending), axis=-1)
+    mean = ops.cumsum(descending, axis=-1) / rank
+    spread = ops.cumsum(ops.square(descending), axis=-1) - rank * ops.square(mean)
+    # Where the best `rank` keys have too wide a spread, no tau lets them sum to 1.
+    support = descending > mean - ops.sqrt(ops.maximum(1.0 - spread, 0.0) / rank)
+    # Once more over the support alone. Its spread is at most 1 - 1 / size: the root has a slope.
+    size = ops.sum(ops.cast(support, scores.dtype), axis=-1, keepdims=True)
+    mean = ops.sum(ops.where(support, descending, 0.0), axis=-1, keepdims=True) / size
+    spread = ops.where(support, ops.square(descending - mean), 0.0)
+    spread = ops.sum(spread, axis=-1, keepdims=True)
+    tau = mean - ops.sqrt((1.0 - spread) / size)
+    return where_readable(mask, ops.square(ops.maximum(halves - tau, 0.0)), 0.0)
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+def hardmax(scores, mask=None, training=None):
+    """The best key and no other: `a_s = 1` where `s = argmax_r e_r`, the first of equals.
+
+    No gradient reaches the scores. To train them see `GumbelSoftmax` and `SampledAttention`.
+
+    Args:
+        scores: (..., S).
+        mask: boolean, broadcasts to the scores; True = may be read.
+        training: unused; part of every normalizer's signature.
+
+    Returns:
+        Weights (..., S) in float32 or wider, one of each row 1, or none where it has no readable
+        key.
+
+    Example:
+
+    >>> from keras_attention import hardmax
+    >>> hardmax([[1.0, 2.0, 9.0]], mask=[[True, True, False]]).numpy().tolist()
+    [[0.0, 1.0, 0.0]]
+
+    Reference:
+        Xu et al., "Show, Attend and Tell", ICML 2015, section 4.1, with the most probable
+        location in place of a sampled one.
+    """
+    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), MASKED_SCORE)
+    # Not argmax: that of Keras on TensorFlow needs an operator that is not built into TFLite.
+    _, best = ops.top_k(scores, 1)  # (..., 1)
+    keys = ops.arange(ops.shape(scores)[-1], dtype=best.dtype)  # (S,)
+    return where_readable(mask, ops.cast(ops.equal(keys, best), scores.dtype), 0.0)
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -129,14 +204,27 @@ def sigmoid(scores, mask=None, training=None):
         Kim, Denton, Hoang, Rush, "Structured Attention Networks", ICLR 2017, section 3.1
         (the gates without structure).
     """
-    scores = widen(ops.convert_to_tensor(scores))
-    if mask is None:
-        return ops.sigmoid(scores)
     # Selected before, too: a score of NaN or infinity would still leak into the gradient.
-    return _where(mask, ops.sigmoid(_where(mask, scores, 0.0)), 0.0)
+    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), 0.0)
+    return where_readable(mask, ops.sigmoid(scores), 0.0)
 
 
-_NAMED = {"softmax": softmax, "sparsemax": sparsemax, "sigmoid": sigmoid}
+_NAMED = {
+    "softmax": softmax,
+    "sparsemax": sparsemax,
+    "entmax15": entmax15,
+    "sigmoid": sigmoid,
+    "hardmax": hardmax,
+}
+
+
+def revived(config: dict):
+    """The object of that config, not built, so that the layer around it builds it at its place.
+
+    With its build config it would arrive built, and that layer could not.
+    """
+    config = {key: value for key, value in config.items() if key != "build_config"}
+    return keras.saving.deserialize_keras_object(config)
 
 
 def get(normalizer: str | dict | Callable) -> Callable:
@@ -148,10 +236,16 @@ def get(normalizer: str | dict | Callable) -> Callable:
     if callable(normalizer):
         return normalizer
     if isinstance(normalizer, dict):
-        return keras.saving.deserialize_keras_object(normalizer)
+        return revived(normalizer)
     if isinstance(normalizer, str) and normalizer in _NAMED:
         return _NAMED[normalizer]
     raise ValueError(
         f"normalizer must be one of {', '.join(_NAMED)}, or a callable "
         f"(scores, mask, training) -> weights. Received: normalizer={normalizer!r}"
     )
+
+
+def build(normalizer: Callable, scores_shape: tuple):
+    """Build a normalizer that is a layer, at its place below the layer that holds it."""
+    if isinstance(normalizer, keras.layers.Layer):
+        normalizer.build(scores_shape)

@@ -74,8 +74,9 @@ class AttentionDecoder(keras.layers.Layer):
 
     Raises:
         ValueError: in `__init__`, for an unknown name or a width that is none; in `build`, for a
-            wrong rank or an unknown width; in the call, for a mask of the wrong rank or length or
-            a wrong number of states.
+            wrong rank or an unknown width; in the call, for a mask of the wrong rank or length,
+            a wrong number of states, or a normalizer that draws, in training: nothing may be
+            drawn in a loop. A loop of one's own around `step` trains it.
 
     Example:
 
@@ -121,7 +122,7 @@ class AttentionDecoder(keras.layers.Layer):
                     f"{name} must be one of {', '.join(known)}. Received: {name}={value!r}"
                 )
         self.units = units
-        self.score = scores.get(score, dtype=self.dtype_policy)
+        self.score = scores.pair_score(score, self.dtype_policy)
         self.normalizer = normalizers.get(normalizer)
         self.query = query
         self.cell = cell
@@ -294,6 +295,12 @@ class AttentionDecoder(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
     ):
+        if training and getattr(self.normalizer, "random", False):
+            raise ValueError(
+                "a normalizer that draws cannot do so in the loop over the steps; to train it, "
+                "call `step` in a loop of your own. "
+                f"Received: normalizer={self.normalizer.name!r}, training={training}"
+            )
         shapes = {"inputs": inputs.shape, "memory": memory.shape}
         check_shapes({name: (shape, (3,)) for name, shape in shapes.items()}, self._widths)
         if encoder_state is not None:

@@ -7,7 +7,7 @@ Further axes before T and S, such as heads in (B, H, T, D) and (B, H, S, D), are
 so formulas count axes from the end.
 
 To add one: subclass `Score`, write `build` and `compare` (and `project_key` where the key has a
-part of its own), add it to `_NAMED`, and give it a row in `tests/cases.py`.
+part of its own), say by `named` how it is called for short, and give it rows in `tests/rows`.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,21 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from .normalizers import wide_dtype, widen
+from .normalizers import MASKED_SCORE, revived, wide_dtype, widen
 
 register = keras.saving.register_keras_serializable("keras_attention")
+
+_NAMED = {}
+
+
+def named(*names):
+    """A decorator: these names mean that class of scores, made without arguments."""
+
+    def add(kind):
+        _NAMED.update(dict.fromkeys(names, kind))
+        return kind
+
+    return add
 
 
 class Score(keras.layers.Layer):
@@ -26,6 +38,9 @@ class Score(keras.layers.Layer):
     Attributes:
         dimensions: number K of scores for each pair, which stand in an axis of their own,
             (B, K, T, S); None for the one score of (B, T, S).
+        positional: whether `compare` takes a third argument, `offset`: the position of the first
+            query among the keys, by default (None) such that the last query stands at the last
+            key.
 
     Call arguments:
         query: (B, T, Dq), or with heads (B, H, T, Dq).
@@ -48,6 +63,7 @@ class Score(keras.layers.Layer):
     """
 
     dimensions = None
+    positional = False
 
     def build(self, query_shape, key_shape):
         if self.built:
@@ -73,6 +89,10 @@ class Score(keras.layers.Layer):
         """Scores (B, T, S) of each query against each projected key."""
         raise NotImplementedError(f"{type(self).__name__} must implement compare")
 
+    def readable(self, projected_key):
+        """Which keys the score speaks of, boolean (S,); None where it speaks of all."""
+        return None
+
     def call(self, query, key):
         return self.compare(query, self.project_key(key))
 
@@ -96,7 +116,15 @@ class Score(keras.layers.Layer):
             )
 
 
+def compare(score, query, projected_key, offset=None):
+    """`score.compare`, told where the first query stands if positions matter to it."""
+    if score.positional:
+        return score.compare(query, projected_key, offset)
+    return score.compare(query, projected_key)
+
+
 @register
+@named("dot")
 class DotScore(Score):
     """Dot product: `e = q . k`.
 
@@ -122,7 +150,7 @@ class DotScore(Score):
 
     Reference:
         Luong, Pham, Manning, "Effective Approaches to Attention-based Neural Machine
-        Translation", EMNLP 2015, equation 8 (dot).
+        Translation", EMNLP 2015, section 3.1 (dot).
     """
 
     def build(self, query_shape, key_shape):
@@ -134,6 +162,7 @@ class DotScore(Score):
 
 
 @register
+@named("scaled_dot")
 class ScaledDotScore(DotScore):
     """Scaled dot product: `e = q . k / sqrt(D)`.
 
@@ -163,6 +192,7 @@ class ScaledDotScore(DotScore):
 
 
 @register
+@named("cosine")
 class CosineScore(DotScore):
     """Cosine: `e = scale * q . k / (|q| |k|)`.
 
@@ -262,6 +292,7 @@ class _WeightedScore(Score):
 
 
 @register
+@named("bilinear", "general")
 class BilinearScore(_WeightedScore):
     """Bilinear form, Luong's "general": `e = q^T W k`.
 
@@ -288,7 +319,7 @@ class BilinearScore(_WeightedScore):
     [2, 3, 5]
 
     Reference:
-        Luong, Pham, Manning, EMNLP 2015, equation 8 (general).
+        Luong, Pham, Manning, EMNLP 2015, section 3.1 (general).
     """
 
     def __init__(self, **kwargs):
@@ -307,6 +338,7 @@ class BilinearScore(_WeightedScore):
 
 
 @register
+@named("mlp")
 class MLPScore(_WeightedScore):
     """A perceptron over the concatenation: `e = v^T f(W_n ... f(W_1 [q; k] + b_1) ... + b_n)`.
 
@@ -342,7 +374,7 @@ class MLPScore(_WeightedScore):
     [2, 3, 5]
 
     Reference:
-        Luong, Pham, Manning, EMNLP 2015, equation 8 (concat), for one hidden layer with tanh and
+        Luong, Pham, Manning, EMNLP 2015, section 3.1 (concat), for one hidden layer with tanh and
         no bias; deeper ones are the same perceptron continued.
     """
 
@@ -396,11 +428,16 @@ class MLPScore(_WeightedScore):
 
 
 @register
+@named("additive")
 class AdditiveScore(MLPScore):
     """Additive, Bahdanau's: `e = v^T tanh(W q + U k)`.
 
+    With `normalize` length and direction of `v` are learned apart, and there is a bias:
+    `e = g v^T / |v| tanh(W q + U k + b)`.
+
     Args:
         units: width of the hidden layer; None is the key's width.
+        normalize: whether `v` is normalised; `g` begins as `sqrt(1 / units)`, `b` as 0.
         kernel_initializer: of `W`, `U` and `v`.
         kernel_regularizer: of `W`, `U` and `v`.
         kernel_constraint: of `W`, `U` and `v`.
@@ -425,16 +462,177 @@ class AdditiveScore(MLPScore):
 
     Reference:
         Bahdanau, Cho, Bengio, ICLR 2015, appendix A.1.2 (the alignment model, no biases).
+        Normalised: Salimans, Kingma, "Weight Normalization", NeurIPS 2016, equation 2, as
+        `BahdanauAttention(normalize=True)` of TensorFlow Addons has it.
     """
 
-    def __init__(self, units: int | None = None, **kwargs):
+    def __init__(self, units: int | None = None, normalize: bool = False, **kwargs):
         if not (units is None or is_width(units)):
             raise ValueError(f"units must be a positive int or None. Received: units={units!r}")
-        super().__init__(units=units, activation="tanh", use_bias=False, **kwargs)
+        super().__init__(units=units, activation="tanh", use_bias=normalize, **kwargs)
+        self.normalize = normalize
+        self.scale = None  # g
+
+    def build(self, query_shape, key_shape):
+        super().build(query_shape, key_shape)
+        if self.normalize:
+            length = self.score_dense.kernel.shape[0] ** -0.5
+            initializer = keras.initializers.Constant(length)
+            self.scale = self.add_weight(name="scale", shape=(), initializer=initializer)
+
+    def compare(self, query, projected_key):
+        scores = super().compare(query, projected_key)  # (B, T, S)
+        if not self.normalize:
+            return scores
+        square = ops.sum(ops.square(widen(self.score_dense.kernel)))
+        # A `v` of 0 has no direction, and no score.
+        length = ops.where(square > 0, ops.rsqrt(ops.where(square > 0, square, 1.0)), 0.0)
+        return scores * (widen(self.scale) * length)
 
     def get_config(self):
-        config = super().get_config()
+        config = {**super().get_config(), "normalize": self.normalize}
         return {k: v for k, v in config.items() if k not in ("activation", "use_bias")}
+
+
+@register
+class LocationScore(_WeightedScore):
+    """By position, from the query alone: `e_s = w_s . q`, one row of `W` for each position.
+
+    Only the first `max_length` keys have a row; those behind them are not readable, and are
+    masked whatever the mask says. What the keys hold does not matter.
+
+    Args:
+        max_length: number of positions L; memories may be shorter or longer.
+        kernel_initializer: of `W`.
+        kernel_regularizer: of `W`.
+        kernel_constraint: of `W`.
+
+    Call arguments:
+        query: (B, T, Dq).
+        key: (B, S, Dk).
+
+    Returns:
+        Scores (B, T, S).
+
+    Raises:
+        ValueError: in `__init__`, when `max_length` is not a positive int; in `build`, when a
+            rank is below 3 or a width is unknown.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention import Attention, LocationScore
+    >>> layer = Attention(LocationScore(max_length=4))
+    >>> query, memory = np.ones((2, 3, 6)), np.ones((2, 5, 7))
+    >>> weights = layer(query, memory, return_attention_scores=True)[1]
+    >>> weights.shape.as_list(), weights.numpy()[..., 4:].max().item()
+    ([2, 3, 5], 0.0)
+
+    Reference:
+        Luong, Pham, Manning, EMNLP 2015, section 3.1 (location): "for short sentences, we only use
+        the top part of a_t and for long sentences, we ignore words near the end".
+    """
+
+    def __init__(self, max_length: int, **kwargs):
+        super().__init__(**kwargs)
+        if not is_width(max_length):
+            raise ValueError(
+                f"max_length must be a positive int. Received: max_length={max_length!r}"
+            )
+        self.max_length = max_length
+        self.query_dense = None
+
+    def build(self, query_shape, key_shape):
+        super().build(query_shape, key_shape)
+        self.query_dense = self._dense(self.max_length, query_shape[-1], "query")
+
+    def readable(self, projected_key):
+        return _positions(projected_key) < self.max_length  # (S,)
+
+    def compare(self, query, projected_key):
+        scores = widen(self.query_dense(query))  # (B, T, L)
+        positions = ops.minimum(_positions(projected_key), self.max_length - 1)
+        scores = ops.take(scores, positions, axis=-1)  # (B, T, S)
+        # No `normalizer` sees this one, but whoever calls the score by itself.
+        return ops.where(self.readable(projected_key), scores, MASKED_SCORE)
+
+    def get_config(self):
+        return {**super().get_config(), "max_length": self.max_length}
+
+
+def _positions(key):
+    return ops.arange(ops.shape(key)[-2], dtype="int32")  # (S,)
+
+
+@register
+class MultiDimensionalScore(_WeightedScore):
+    """Several scores for each pair: `e_k = tanh(q^T W_k v)` for k = 1 ... K.
+
+    A layer around it reads one context for each of the K.
+
+    Args:
+        dimensions: number K of scores.
+        kernel_initializer: of `W`, the K matrices side by side, (Dq, K Dk).
+        kernel_regularizer: of `W`.
+        kernel_constraint: of `W`.
+
+    Call arguments:
+        query: (B, T, Dq); an axis of heads is refused, for it is where the K stand.
+        key: (B, S, Dk).
+
+    Returns:
+        Scores (B, K, T, S). Beside them the queries take memory O(K T Dk).
+
+    Raises:
+        ValueError: in `__init__`, when `dimensions` is not a positive int; in `build`, when a
+            rank is not 3 or a width is unknown.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention import Attention, MultiDimensionalScore
+    >>> query, memory = np.ones((2, 3, 4), "float32"), np.ones((2, 5, 7), "float32")
+    >>> Attention(MultiDimensionalScore(dimensions=6))(query, memory).shape.as_list()
+    [2, 6, 3, 7]
+
+    Reference:
+        Wang, Pan, Dahlmeier, Xiao, "Coupled Multi-Layer Attentions for Co-Extraction of Aspect
+        and Opinion Terms", AAAI 2017, equation 1, the tensor operator. There a recurrent network
+        makes one score of the K; here each is normalised by itself.
+    """
+
+    def __init__(self, dimensions: int, **kwargs):
+        super().__init__(**kwargs)
+        if not is_width(dimensions):
+            raise ValueError(
+                f"dimensions must be a positive int. Received: dimensions={dimensions!r}"
+            )
+        self.dimensions = dimensions
+        self.query_dense = None
+
+    def build(self, query_shape, key_shape):
+        super().build(query_shape, key_shape)
+        if len(query_shape) != 3:
+            raise ValueError(
+                "MultiDimensionalScore has an axis of its own where heads would stand: it needs "
+                "a query of shape (batch, length, width). "
+                f"Received: query_shape={tuple(query_shape)}"
+            )
+        self.query_dense = self._dense(self.dimensions * key_shape[-1], query_shape[-1], "query")
+
+    def compare(self, query, projected_key):
+        # The queries are multiplied first: in a decoder there is one, of many keys.
+        shape = (*ops.shape(query)[:2], self.dimensions, projected_key.shape[-1])
+        queries = ops.swapaxes(ops.reshape(self.query_dense(query), shape), 1, 2)  # (B, K, T, Dk)
+        keys = ops.swapaxes(ops.expand_dims(projected_key, 1), -1, -2)  # (B, 1, Dk, S)
+        scores = ops.matmul(widen(queries), widen(keys))  # (B, K, T, S)
+        return ops.cast(ops.tanh(scores), scores.dtype)  # on JAX Keras's tanh narrows float64
+
+    def compute_output_shape(self, query_shape, key_shape):
+        return (query_shape[0], self.dimensions, query_shape[1], key_shape[1])
+
+    def get_config(self):
+        return {**super().get_config(), "dimensions": self.dimensions}
 
 
 def is_width(width) -> bool:
@@ -442,23 +640,13 @@ def is_width(width) -> bool:
     return isinstance(width, int) and not isinstance(width, bool) and width > 0
 
 
-_NAMED = {
-    "dot": DotScore,
-    "scaled_dot": ScaledDotScore,
-    "bilinear": BilinearScore,
-    "general": BilinearScore,
-    "additive": AdditiveScore,
-    "mlp": MLPScore,
-    "cosine": CosineScore,
-}
-
-
 def get(score: str | dict | Score, **kwargs) -> Score:
     """The score of that name or config, or the score itself.
 
     Args:
         score: a name (`"dot"`, `"scaled_dot"`, `"bilinear"` or its other name `"general"`,
-            `"additive"`, `"mlp"`, `"cosine"`), a serialized score, or a `Score`.
+            `"additive"`, `"mlp"`, `"cosine"`, `"relative"`, `"alibi"`), a serialized score, or a
+            `Score`.
         **kwargs: arguments of a score that is given by name.
 
     Raises:
@@ -469,10 +657,29 @@ def get(score: str | dict | Score, **kwargs) -> Score:
     if isinstance(score, str) and score in _NAMED:
         return _NAMED[score](**kwargs)
     if isinstance(score, dict):
-        # With its build config it would arrive already built, and the layer around it could not
-        # build it at its own place.
-        config = {key: value for key, value in score.items() if key != "build_config"}
-        return keras.saving.deserialize_keras_object(config)
+        return revived(score)
     raise ValueError(
-        f"score must be one of {', '.join(_NAMED)}, or a Score. Received: score={score!r}"
+        f"score must be one of {', '.join(_NAMED)}, or a Score, as for those that need an "
+        f"argument: LocationScore(max_length), MultiDimensionalScore(dimensions). "
+        f"Received: score={score!r}"
     )
+
+
+def pair_score(score: str | dict | Score, dtype, refused=()) -> Score:
+    """The score of `get`, which must be one number for a query and a key, wherever they stand.
+
+    Args:
+        score: a name, a config or a `Score`.
+        dtype: of a score that is given by name.
+        refused: further classes of scores that are not that.
+
+    Raises:
+        ValueError: for an unknown name, and for a score that is not that.
+    """
+    score = get(score, dtype=dtype)
+    if score.dimensions is not None or score.positional or isinstance(score, refused):
+        raise ValueError(
+            "score must give one score for each pair of query and key, wherever they stand. "
+            f"Received: score={type(score).__name__}"
+        )
+    return score

@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from .masking import combine_masks
+
 
 def check_shapes(shapes, widths=None, same_length=False):
     """Refuse inputs of a wrong rank, of no known width, or of other widths than were built for.
@@ -42,19 +44,37 @@ def check_batches(**shapes):
 def check_mask(name, mask, shape):
     """Refuse a mask whose rank or known lengths are not those of `shape`.
 
-    A length of 1 stands for all where that can be meant: of the batch, and of an attention mask.
+    A length of 1 stands for all where that can be meant: of the batch, and in an attention mask.
     """
     if mask is None:
         return
     received = tuple(ops.convert_to_tensor(mask).shape)
+    of_pairs = name == "attention_mask"
     fits = len(received) == len(shape) and all(
-        length in (None, wanted) or wanted is None or (length == 1 and (i == 0 or len(shape) == 3))
+        length in (None, wanted) or wanted is None or (length == 1 and (i == 0 or of_pairs))
         for i, (length, wanted) in enumerate(zip(received, shape, strict=True))
     )
     if not fits:
-        letters = ("batch", "queries", "keys") if len(shape) == 3 else ("batch", name[:-5])
-        hint = " A mask of keys (batch, keys) goes to value_mask." if len(shape) == 3 else ""
+        letters = "batch, queries, keys" if of_pairs else "as its tensor without the width"
+        hint = " A mask of keys (batch, keys) goes to value_mask." if of_pairs else ""
         raise ValueError(
-            f"{name} must have shape ({', '.join(letters)}) = {shape}.{hint} "
-            f"Received: {name}.shape={received}"
+            f"{name} must have shape ({letters}) = {shape}.{hint} Received: {name}.shape={received}"
         )
+
+
+def widths_of(query_shape, value_shape, key_shape, ranks):
+    """The widths of query, value and key, whose shapes are checked; `ranks` are the query's."""
+    check_shapes({"query": (query_shape, ranks)})
+    check_shapes({"value": (value_shape, (3,)), "key": (key_shape, (3,))}, same_length=True)
+    return {"query": query_shape[-1], "key": key_shape[-1], "value": value_shape[-1]}
+
+
+def checked_masks(widths, query, value, key, query_mask, value_mask, key_mask):
+    """Boolean masks of the queries (B, T) and of the keys (B, S), or None, all shapes checked."""
+    check_shapes({"query": (query.shape, (3,))}, widths)
+    check_shapes({"value": (value.shape, (3,)), "key": (key.shape, (3,))}, widths, same_length=True)
+    check_batches(query=query.shape, value=value.shape, key=key.shape)
+    check_mask("query_mask", query_mask, query.shape[:2])
+    check_mask("value_mask", value_mask, value.shape[:2])
+    check_mask("key_mask", key_mask, key.shape[:2])
+    return combine_masks(query_mask), combine_masks(value_mask, key_mask)

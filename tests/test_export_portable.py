@@ -210,3 +210,24 @@ def test_every_kind_converts_with_dynamic_batch_and_time(every_kind, tmp_path):
         {"ids": RANDOM.integers(0, 20, (3, 9))},
     ]
     export_tflite(every_kind, tmp_path / "every.tflite", verify=calls)
+
+
+def test_a_hierarchy_of_recurrent_encoders_converts(tmp_path):
+    """Its encoders are layers inside a layer: a copy is made around the replaced ones."""
+    from keras_attention import HierarchicalAttention
+    from keras_attention.export.tflite import export_tflite
+
+    def encoder():
+        return layers.Bidirectional(layers.GRU(U, return_sequences=True))
+
+    ids = keras.Input((None, None), dtype="int32", name="ids")
+    words = layers.Embedding(20, D, mask_zero=True)(ids)
+    layer = HierarchicalAttention(encoder(), sentence_encoder=encoder(), top_down="additive")
+    model = keras.Model(ids, layer(words))
+    assert {id(w) for w in portable(model).weights} == {id(w) for w in model.weights}
+    calls = [
+        {"ids": np.array([[[3, 1, 0], [4, 0, 0]], [[7, 7, 7], [0, 0, 0]]])},
+        {"ids": np.array([[[7]]])},
+        {"ids": RANDOM.integers(0, 20, (3, 4, 5))},
+    ]
+    export_tflite(model, tmp_path / "document.tflite", verify=calls)

@@ -8,6 +8,7 @@ from keras import ops
 
 import keras_attention as ka
 from keras_attention import masking
+from keras_attention.masking import directional_mask, window_mask
 
 lengths = st.integers(1, 5)
 
@@ -46,15 +47,52 @@ def test_causal_mask_step_by_step_is_the_whole_one():
     np.testing.assert_array_equal(array(ka.causal_mask(2, 4, offset=2)), whole[2:])
 
 
+@settings(deadline=None, max_examples=30)
+@given(queries=lengths, keys=lengths, window=st.integers(0, 6), offset=st.integers(-3, 5))
+def test_window_mask(queries, keys, window, offset):
+    expected = [[abs(s - (t + offset)) <= window for s in range(keys)] for t in range(queries)]
+    np.testing.assert_array_equal(array(window_mask(queries, keys, window, offset)), expected)
+
+
+def test_window_mask_of_a_square():
+    np.testing.assert_array_equal(
+        array(window_mask(4)), np.tri(4, k=1, dtype=bool) & np.tri(4, k=1, dtype=bool).T
+    )
+
+
+@pytest.mark.parametrize(
+    "direction, may_read",
+    [
+        ("forward", lambda s, t: s < t),
+        ("backward", lambda s, t: s > t),
+        ("no_diagonal", lambda s, t: s != t),
+    ],
+)
+@settings(deadline=None, max_examples=30)
+@given(queries=lengths, keys=lengths, offset=st.integers(-3, 5))
+def test_directional_mask(direction, may_read, queries, keys, offset):
+    expected = [[may_read(s, t + offset) for s in range(keys)] for t in range(queries)]
+    np.testing.assert_array_equal(
+        array(directional_mask(queries, keys, direction, offset)), expected
+    )
+
+
+def test_directional_mask_of_a_square():
+    np.testing.assert_array_equal(array(directional_mask(3)), np.tri(3, k=-1, dtype=bool))
+    with pytest.raises(ValueError, match=r"forward, backward, no_diagonal\. Received.*'both'"):
+        directional_mask(3, direction="both")
+
+
 @pytest.mark.tensorflow("only TensorFlow has lengths that are tensors")
-def test_causal_mask_of_unknown_lengths():
+@pytest.mark.parametrize("function", [ka.causal_mask, window_mask, directional_mask])
+def test_masks_of_unknown_lengths(function):
     import tensorflow as tf
 
     @tf.function(input_signature=[tf.TensorSpec([], "int32")] * 3)
     def mask(queries, keys, offset):
-        return ka.causal_mask(queries, keys, offset)
+        return function(queries, keys, offset=offset)
 
-    np.testing.assert_array_equal(array(mask(2, 4, 1)), array(ka.causal_mask(2, 4, 1)))
+    np.testing.assert_array_equal(array(mask(2, 4, 1)), array(function(2, 4, offset=1)))
 
 
 @settings(deadline=None, max_examples=30)

@@ -8,16 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from keras import ops
+from reference.normalizers import entmax15, hardmax
 
 import keras_attention as ka
 from keras_attention import normalizers
 
-NAMES = ("softmax", "sparsemax", "sigmoid")
 REFERENCES = {
     "softmax": reference.softmax,
     "sparsemax": reference.sparsemax,
+    "entmax15": entmax15,
     "sigmoid": reference.sigmoid,
+    "hardmax": hardmax,
 }
+NAMES = tuple(REFERENCES)
+SUMMING_TO_ONE = tuple(name for name in NAMES if name != "sigmoid")
 S = 6
 # One length and few rows: JAX compiles for each shape.
 quickly = settings(deadline=None, max_examples=40)
@@ -34,7 +38,8 @@ def array(tensor):
 
 
 def normalized(name, scores, mask):
-    return array(getattr(ka, name)(ops.convert_to_tensor(scores), ops.convert_to_tensor(mask)))
+    normalizer = normalizers.get(name)
+    return array(normalizer(ops.convert_to_tensor(scores), ops.convert_to_tensor(mask)))
 
 
 def expected_weights(name, scores, mask):
@@ -55,7 +60,7 @@ def test_equal_to_the_definition(name, scores, mask):
     np.testing.assert_allclose(actual, expected_weights(name, scores, mask), atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["softmax", "sparsemax"])
+@pytest.mark.parametrize("name", SUMMING_TO_ONE)
 @quickly
 @given(scores=scores_up_to(2.0**100, "float32"), mask=masks)
 def test_huge_scores(name, scores, mask):
@@ -91,14 +96,14 @@ def test_a_readable_score_may_be_very_low(name, low):
 def test_rows_without_a_readable_key_are_zero(name, dtype, backend):
     scores = ops.cast([[1.0, -2.0, 3.0], [5.0, 60000.0, 0.0]], dtype)
     mask = np.array([[False, False, False], [True, False, True]])
-    weights = getattr(ka, name)(scores, mask)
+    weights = normalizers.get(name)(scores, mask)
     assert array(weights)[0].tolist() == [0, 0, 0]
     assert array(weights)[1, 1] == 0
     layer = keras.layers.Identity()  # something without weights
 
     def function(inputs):
         return ops.sum(
-            getattr(ka, name)(inputs["scores"], mask)
+            normalizers.get(name)(inputs["scores"], mask)
             * ops.convert_to_tensor([[1.0, 2.0, 3.0]], dtype=weights.dtype)
         )
 
@@ -116,12 +121,12 @@ def test_masked_scores_may_be_anything(name, backend):
     layer = keras.layers.Identity()
 
     def function(inputs):
-        weights = getattr(ka, name)(inputs["scores"], mask)
+        weights = normalizers.get(name)(inputs["scores"], mask)
         return ops.sum(weights * np.arange(1.0, 7.0))
 
     expected = normalized(name, clean, mask)
     gradient = backend.gradients(function, layer, {"scores": clean})[0]["scores"]
-    assert np.any(gradient != 0)
+    assert np.any(gradient != 0) == (name != "hardmax")
     for anything in (1e300, np.inf, -np.inf, np.nan):
         scores = np.where(mask, clean, anything)
         np.testing.assert_array_equal(normalized(name, scores, mask), expected)
@@ -129,37 +134,82 @@ def test_masked_scores_may_be_anything(name, backend):
         np.testing.assert_array_equal(found, gradient)
 
 
-@quickly
-@given(scores=scores_up_to(3))
-def test_gradient_of_sparsemax(scores):
-    """Martins and Astudillo, equation 10: on the support S, g minus the mean of g over S."""
-    backend = keras.backend.backend()
-    upstream = np.arange(1.0, S + 1)
-    weights = array(ka.sparsemax(ops.convert_to_tensor(scores)))
-    # At an edge of the support, or between equal scores, the gradient is not unique.
-    tau = np.array([max(row) - max(reference.sparsemax(list(row))) for row in scores])
-    if np.any(abs(scores - tau[:, None]) < 1e-6):
-        return
+UPSTREAM = np.arange(1.0, S + 1)
+
+
+def gradient_of(name, scores):
+    """Of `sum(UPSTREAM * weights)`."""
 
     def function(x):
-        return ops.sum(ka.sparsemax(x) * upstream)
+        return ops.sum(normalizers.get(name)(x) * UPSTREAM)
 
-    if backend == "tensorflow":
+    if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         x = tf.constant(scores)
         with tf.GradientTape() as tape:
             tape.watch(x)
             result = function(x)
-        gradient = tape.gradient(result, x).numpy()
-    else:
-        import jax
+        return tape.gradient(result, x).numpy()
+    import jax
 
-        gradient = np.asarray(jax.grad(function)(scores))
+    return np.asarray(jax.grad(function)(scores))
+
+
+@quickly
+@given(scores=scores_up_to(3))
+def test_gradient_of_sparsemax(scores):
+    """Martins and Astudillo, equation 10: on the support S, g minus the mean of g over S."""
+    weights = array(ka.sparsemax(ops.convert_to_tensor(scores)))
+    # At an edge of the support, or between equal scores, the gradient is not unique.
+    tau = np.array([max(row) - max(reference.sparsemax(list(row))) for row in scores])
+    if np.any(abs(scores - tau[:, None]) < 1e-6):
+        return
+
+    gradient = gradient_of("sparsemax", scores)
     for row in range(len(scores)):
         support = weights[row] > 0
-        expected = np.where(support, upstream - upstream[support].mean(), 0.0)
+        expected = np.where(support, UPSTREAM - UPSTREAM[support].mean(), 0.0)
         np.testing.assert_allclose(gradient[row], expected, atol=1e-10)
+
+
+@quickly
+@given(scores=scores_up_to(3))
+def test_gradient_of_entmax15(scores):
+    """Peters, Niculae and Martins, proposition 2: g minus its mean, weighed by sqrt(a).
+
+    It is the same from both sides of an edge of the support, where a is 0.
+    """
+    gradient = gradient_of("entmax15", scores)
+    for row in range(len(scores)):
+        roots = np.sqrt(entmax15(list(scores[row])))
+        expected = roots * (UPSTREAM - (roots @ UPSTREAM) / roots.sum())
+        # The root of a rounding error of 1e-16 in a.
+        np.testing.assert_allclose(gradient[row], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
+def test_long_rows(name):
+    """Thousands of keys, all but equal or far apart, in float32."""
+    rng = np.random.default_rng(0)
+    alike = np.full(4000, -1.9999)
+    alike[7] = 0.0
+    rows = [rng.normal(size=4000), 100 * rng.normal(size=4000), alike, np.zeros(4000)]
+    scores = np.array(rows, "float32")
+    weights = array(normalizers.get(name)(scores))
+    # What many weights near 0, of 4000 roundings each, may add up to.
+    np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-3)
+    for row, found in zip(scores, weights, strict=True):
+        np.testing.assert_allclose(found, REFERENCES[name](list(map(float, row))), atol=1e-5)
+
+
+def test_hardmax_takes_the_first_of_equals():
+    scores = np.array([[1.0, 3.0, 3.0, 2.0, 3.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
+    mask = np.array([[True, False, True, True, True], [False, False, True, True, False]])
+    expected = np.zeros((2, 5))
+    expected[:, 2] = 1
+    np.testing.assert_array_equal(array(normalizers.hardmax(scores, mask)), expected)
+    np.testing.assert_array_equal(array(normalizers.hardmax(scores))[:, :2], [[0, 1], [1, 0]])
 
 
 def test_masks_of_any_form():
@@ -167,7 +217,7 @@ def test_masks_of_any_form():
     scores = np.random.default_rng(0).normal(size=(2, 3, 4))
     mask = np.array([[1, 0, 1, 1], [1, 1, 0, 0]])[:, None, :]
     for name in NAMES:
-        normalizer = getattr(ka, name)
+        normalizer = normalizers.get(name)
         expected = array(normalizer(scores, np.broadcast_to(mask, scores.shape).astype(bool)))
         np.testing.assert_array_equal(array(normalizer(scores, mask)), expected)
         np.testing.assert_array_equal(array(normalizer(scores, mask.tolist())), expected)
@@ -178,11 +228,11 @@ def test_masks_of_any_form():
 
 def test_get():
     for name in NAMES:
-        function = getattr(ka, name)
+        function = getattr(normalizers, name)
         assert normalizers.get(name) is function
         assert normalizers.get(function) is function
         assert normalizers.get(keras.saving.serialize_keras_object(function)) is function
-    with pytest.raises(ValueError, match=r"softmax, sparsemax, sigmoid.*Received: .*'hard'"):
+    with pytest.raises(ValueError, match=r"softmax, sparsemax, .*Received: .*'hard'"):
         normalizers.get("hard")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 
 def dot(weights, q, k):
-    """Luong et al. 2015, equation 8, dot: q . k."""
+    """Luong et al. 2015, section 3.1, dot: q . k."""
     return sum(q[i] * k[i] for i in range(len(q)))
 
 
@@ -32,7 +32,7 @@ def cosine(scale):
 
 
 def general(weights, q, k):
-    """Luong et al. 2015, equation 8, general: q^T W k, with W (Dq, Dk)."""
+    """Luong et al. 2015, section 3.1, general: q^T W k, with W (Dq, Dk)."""
     w = weights["key/kernel"].T
     return sum(q[i] * w[i, j] * k[j] for i in range(len(q)) for j in range(len(k)))
 
@@ -44,7 +44,7 @@ def additive(weights, q, k):
 
 
 def concat(activation, hidden_layers=1):
-    """Luong et al. 2015, equation 8, concat: v^T f(W [q; k] + b), and deeper."""
+    """Luong et al. 2015, section 3.1, concat: v^T f(W [q; k] + b), and deeper."""
 
     def score(weights, q, k):
         kernel = np.concatenate([weights["query/kernel"], weights["key/kernel"]], axis=0)

@@ -1,0 +1,46 @@
+"""One step, two loops; and which of them runs."""
+
+from .. import Mutant, contracts
+
+FILE = "keras_attention/loops.py"
+TARGETS = "keras_attention/targets.py"
+LOOPS = "tests/test_recurrent.py -k 'exported_loop'"
+GRADIENT = contracts("decoder_luong and (gradient or reference)")
+
+MUTANTS = [
+    Mutant(FILE, "return index + 1, states, buffers", "return index + 2, states, buffers", LOOPS),
+    Mutant(FILE, "buffers: index < length", "buffers: index < length - 1", LOOPS),
+    Mutant(FILE, "ops.take(x, index, axis=0)", "ops.take(x, 0 * index, axis=0)", LOOPS),
+    Mutant(
+        FILE,
+        "outputs, states = step(row_inputs, states)",
+        "outputs, _ = step(row_inputs, states)",
+        LOOPS,
+    ),
+    Mutant(FILE, "start[axis] = index", "pass", LOOPS),
+    Mutant(
+        FILE,
+        "ops.expand_dims(index + ops.arange(",
+        "ops.expand_dims(0 * index + ops.arange(",
+        LOOPS,
+    ),
+    Mutant(
+        FILE,
+        "_differentiable_loop if export_target() is None else _exported_loop",
+        "_exported_loop",
+        GRADIENT,
+    ),
+    Mutant(
+        FILE, "        start += width\n", "        start = width\n", contracts("decoder_options")
+    ),
+    Mutant(
+        FILE,
+        "return_state=True, dtype=dtype)",
+        "return_state=True)",
+        contracts("decoder_luong and dtype"),
+    ),
+    Mutant(
+        TARGETS, "        _target.reset(token)", "        pass", "tests/test_recurrent.py -k target"
+    ),
+    Mutant(TARGETS, "if target not in TARGETS", "if False", "tests/test_recurrent.py -k target"),
+]

@@ -1,0 +1,70 @@
+"""Normalizers: from scores to weights."""
+
+from .. import Mutant, contracts
+
+FILE = "keras_attention/normalizers.py"
+TESTS = "tests/test_normalizers.py"
+
+MUTANTS = [
+    Mutant(FILE, "MASKED_SCORE = -1e38", "MASKED_SCORE = -1e4", TESTS),
+    Mutant(FILE, "MASKED_SCORE = -1e38", "MASKED_SCORE = -1.0", TESTS),
+    Mutant(
+        FILE,
+        'return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"',
+        'return "float32"',
+        TESTS,
+    ),
+    Mutant(FILE, "return ops.cast(x, wide_dtype(x.dtype))", "return x", TESTS),
+    Mutant(FILE, "    if mask is None:\n        return x\n", "", TESTS),
+    Mutant(
+        FILE,
+        "return where_readable(mask, _softmax(scores), 0.0)",
+        "return _softmax(scores)",
+        TESTS,
+    ),
+    Mutant(
+        FILE,
+        "return 1.0 + 0.0 * scores if",
+        "return 0.0 * scores if",
+        contracts("a_single_key"),
+    ),
+    Mutant(
+        FILE,
+        "if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)",
+        "if scores.shape[-1] == 1 else ops.exp(scores) / ops.sum(ops.exp(scores), -1, True)",
+        TESTS,
+    ),
+    Mutant(FILE, "keepdims=True), -1.0)", "keepdims=True), -0.5)", TESTS),
+    Mutant(FILE, "1.0 + rank * descending", "1.0 + descending", TESTS),
+    Mutant(FILE, "(total - 1.0) / size", "(total - 0.9) / size", TESTS),
+    Mutant(
+        FILE, "ops.flip(ops.sort(scores, axis=-1), axis=-1)", "ops.sort(scores, axis=-1)", TESTS
+    ),
+    Mutant(
+        FILE,
+        "1.0 + rank * descending > ops.cumsum",
+        "1.0 + rank * descending >= ops.cumsum",
+        TESTS,
+        reason="A key on the edge of the support has weight 0 whether it is counted or not.",
+    ),
+    Mutant(
+        FILE,
+        "return where_readable(mask, ops.sigmoid(scores), 0.0)",
+        "return ops.sigmoid(scores)",
+        TESTS,
+    ),
+    Mutant(
+        FILE,
+        "widen(ops.convert_to_tensor(scores)), 0.0)",
+        "widen(ops.convert_to_tensor(scores)), 99.0)",
+        TESTS,
+        reason="The sigmoid of a masked score is selected away, and so is its gradient.",
+    ),
+    Mutant(FILE, '"sparsemax": sparsemax,', '"sparsemax": softmax,', TESTS),
+    Mutant(
+        FILE,
+        'if key != "build_config"}',
+        "}",
+        contracts("attention_bilinear_key and saving"),
+    ),
+]

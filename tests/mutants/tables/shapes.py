@@ -1,0 +1,36 @@
+"""Refusing wrong shapes."""
+
+from .. import Mutant, contracts
+
+FILE = "keras_attention/shapes.py"
+WRONG = contracts("attention_bilinear_key and wrong_shapes")
+MASKS = contracts("attention_bilinear_key and wrong_masks or mask_of_one_key")
+
+MUTANTS = [
+    Mutant(FILE, "len(shape) not in ranks or shape[-1] is None", "shape[-1] is None", WRONG),
+    Mutant(FILE, "len(shape) not in ranks or shape[-1] is None", "len(shape) not in ranks", WRONG),
+    Mutant(FILE, "if same_length and len(", "if False and len(", WRONG),
+    Mutant(
+        FILE,
+        "if widths is not None and shape[-1] != widths[name]",
+        "if False",
+        contracts("built_layer"),
+    ),
+    Mutant(
+        FILE,
+        "shape[0] for shape in shapes.values()} - {None}) > 1",
+        "shape[0] for shape in shapes.values()} - {None}) > 2",
+        contracts("built_layer"),
+    ),
+    Mutant(FILE, "len(received) == len(shape) and all(", "all(", MASKS),
+    Mutant(
+        FILE,
+        "zip(received, shape, strict=True)",
+        "zip(received, shape)",
+        MASKS,
+        reason="The ranks have been compared before.",
+    ),
+    Mutant(FILE, "(i == 0 or len(shape) == 3)", "True", MASKS),
+    Mutant(FILE, "(i == 0 or len(shape) == 3)", "False", "tests/test_known_failures.py -k pairs"),
+    Mutant(FILE, "length in (None, wanted)", "True", MASKS),
+]
