@@ -6,8 +6,7 @@ from keras import ops
 from . import masking
 from .kernels import KernelLayer
 from .loops import run_steps
-from .recurrent import _widely
-from .scores import is_width
+from .scores import is_width, widely
 from .shapes import check_batches, check_mask, check_shapes
 
 # How many update gates the cell has of its own, and what share of the candidate it takes in.
@@ -152,7 +151,7 @@ class AttentionGRU(KernelLayer):
         self.kernel = self.add_kernel("kernel", (inputs_shape[-1], columns))
         self.recurrent_kernel = self.add_weight(
             (self.units, columns),
-            _widely(self.recurrent_initializer),
+            widely(self.recurrent_initializer),
             regularizer=self.recurrent_regularizer,
             constraint=self.recurrent_constraint,
             name="recurrent_kernel",

@@ -10,6 +10,7 @@ from keras import ops
 from . import masking, normalizers, scores
 from .attention import attend, read
 from .kernels import KernelLayer
+from .saving import revived
 from .scores import is_width
 from .shapes import check_batches, check_mask, check_shapes
 
@@ -61,7 +62,7 @@ def given(layer, kind, name):
     Raises:
         ValueError: when it is of another kind.
     """
-    layer = normalizers.revived(layer) if isinstance(layer, dict) else layer
+    layer = revived(layer)
     if not (layer is None or isinstance(layer, kind)):
         raise ValueError(f"{name} must be a {kind.__name__} or None. Received: {name}={layer!r}")
     return layer

@@ -9,6 +9,7 @@ from keras import ops
 from . import masking
 from .attention import Attention
 from .pooling import AttentionPooling
+from .saving import revived
 from .shapes import check_mask, check_shapes
 
 
@@ -101,7 +102,7 @@ class HierarchicalAttention(keras.layers.Layer):
         self.word_pooling = self._part("word_pooling", word_pooling, AttentionPooling)
         self.sentence_encoder = self._part("sentence_encoder", sentence_encoder, _as_they_are)
         self.sentence_pooling = self._part("sentence_pooling", sentence_pooling, AttentionPooling)
-        self.top_down = None if top_down is None else self._attention(_revived(top_down))
+        self.top_down = None if top_down is None else self._attention(revived(top_down))
         parts = [self.word_encoder, self.word_pooling, self.sentence_encoder, self.sentence_pooling]
         if len({id(part) for part in parts}) < len(parts):
             raise ValueError(
@@ -114,7 +115,7 @@ class HierarchicalAttention(keras.layers.Layer):
 
     def _part(self, name, given, default):
         """The layer for a place: the one that is given, as itself or as its config."""
-        layer = default(name=name, dtype=self.dtype_policy) if given is None else _revived(given)
+        layer = default(name=name, dtype=self.dtype_policy) if given is None else revived(given)
         if not isinstance(layer, keras.layers.Layer):
             raise ValueError(f"{name} must be a layer or None. Received: {name}={given!r}")
         if isinstance(layer, keras.Model):
@@ -286,17 +287,3 @@ def _never_empty(mask):
 
 def _takes(layer, argument):
     return argument in inspect.signature(layer.call).parameters
-
-
-def _revived(layer):
-    """A layer that is given as its config; anything else as it is."""
-    if not isinstance(layer, dict):
-        return layer
-    return keras.saving.deserialize_keras_object(_unbuilt(layer))
-
-
-def _unbuilt(config):
-    """A config without what would build the layer, or one inside it, before it has its place."""
-    if isinstance(config, dict):
-        return {key: _unbuilt(x) for key, x in config.items() if key != "build_config"}
-    return [_unbuilt(x) for x in config] if isinstance(config, list) else config

@@ -7,8 +7,7 @@ from . import masking, normalizers, scores
 from .attention import attend, read
 from .kernels import KernelLayer
 from .normalizers import where_readable, wide_dtype, widen
-from .recurrent import _widely
-from .scores import fresh, is_width
+from .scores import fresh, is_width, widely
 from .shapes import check_batches, check_mask, check_shapes
 
 
@@ -151,7 +150,7 @@ class _GRU(_Update):
     def build(self, query_shape, context_shape, question_shape):
         cell = keras.layers.GRUCell(
             query_shape[-1],
-            recurrent_initializer=_widely(self.recurrent_initializer),
+            recurrent_initializer=widely(self.recurrent_initializer),
             name="gru",
             **self.kernel_arguments(),
         )

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from .saving import revived
+
 # Stands in for the score of a masked key: finite in float32, so that a row of nothing else has
 # finite weights and gradients, and below any score that a model computes.
 MASKED_SCORE = -1e38
@@ -216,15 +218,6 @@ _NAMED = {
     "sigmoid": sigmoid,
     "hardmax": hardmax,
 }
-
-
-def revived(config: dict):
-    """The object of that config, not built, so that the layer around it builds it at its place.
-
-    With its build config it would arrive built, and that layer could not.
-    """
-    config = {key: value for key, value in config.items() if key != "build_config"}
-    return keras.saving.deserialize_keras_object(config)
 
 
 def get(normalizer: str | dict | Callable) -> Callable:

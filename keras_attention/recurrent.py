@@ -140,7 +140,7 @@ class AttentionDecoder(keras.layers.Layer):
         self._cells = [
             _CELLS[cell](
                 units,
-                recurrent_initializer=_widely(scores.fresh(self.recurrent_initializer)),
+                recurrent_initializer=scores.widely(scores.fresh(self.recurrent_initializer)),
                 name=f"cell_{i}",
                 **self._kernel_arguments(),
             )
@@ -389,12 +389,3 @@ class AttentionDecoder(keras.layers.Layer):
             "use_bias": self.use_bias,
             "seed": self.seed,
         }
-
-
-def _widely(initializer):
-    """The initializer drawing in float32 or wider: Keras's orthogonal one has no bfloat16."""
-
-    def initialize(shape, dtype):
-        return ops.cast(initializer(shape, dtype=normalizers.wide_dtype(dtype)), dtype)
-
-    return initialize

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from .normalizers import MASKED_SCORE, revived, wide_dtype, widen
+from .normalizers import MASKED_SCORE, wide_dtype, widen
+from .saving import revived
 
 register = keras.saving.register_keras_serializable("keras_attention")
 
@@ -244,6 +245,15 @@ def fresh(initializer):
     if isinstance(initializer, keras.initializers.Initializer):
         return initializer.clone()
     return initializer  # a plain function holds no state
+
+
+def widely(initializer):
+    """The initializer drawing in float32 or wider: Keras's orthogonal one has no bfloat16."""
+
+    def initialize(shape, dtype):
+        return ops.cast(initializer(shape, dtype=wide_dtype(dtype)), dtype)
+
+    return initialize
 
 
 def _unit(x):

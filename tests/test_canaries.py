@@ -146,7 +146,7 @@ def test_a_tensor_array_that_grows_is_lost_under_xla():
 
 
 def test_orthogonal_initializer_has_no_bfloat16():
-    # Goes: recurrent._widely.
+    # Goes: scores.widely.
     with pytest.raises(Exception, match="bfloat16"):
         keras.initializers.Orthogonal(seed=0)((2, 2), dtype="bfloat16")
 

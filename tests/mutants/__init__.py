@@ -45,6 +45,12 @@ def contracts(expression: str) -> str:
     return f"tests/test_contracts.py -k '{expression}'"
 
 
+def tests_of(module: str, expression: str) -> str:
+    """The tests of a module of their own, and those contracts."""
+    own = f"test_{module}"
+    return f"tests/{own}.py tests/test_contracts.py -k '{own} or ({expression})'"
+
+
 def table() -> list[Mutant]:
     """All mutants, module by module."""
     from . import tables

@@ -9,9 +9,6 @@ from keras_attention.attention_gru import AttentionGRU
 SHARES = {"replace": (replaced, "rh"), "scale": (scaled, "zrh")}
 
 
-SINGLE = "the contract compares lists; a model gives a single output bare"
-
-
 def between_0_and_1(x):
     return 1.0 / (1.0 + np.exp(-x))
 
@@ -40,7 +37,6 @@ def gru_case(name, options, functions=None, initial_state=False, **changes):
         weights=0,
         ordered="a recurrence",
         prepare={"gates": between_0_and_1},
-        exempt={} if options.get("return_state") else {"masks_from_upstream": SINGLE},
         wrong_shapes=(
             {"inputs": (B, DQ)},
             {"gates": (B, T + 1)},

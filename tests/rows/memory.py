@@ -78,9 +78,6 @@ CASES = [
         {"query": (B, T, DQ), "key": (B, S, W, DQ)},
         weights=0,  # a mask of words has another shape than the weights of sentences
         ordered="words have an order",
-        exempt={
-            "masks_from_upstream": "the contract compares lists; a model gives a single output bare"
-        },
         prepare={"key": lambda x: 0.3 * x},  # else far too steep for a difference of finite steps
         wrong_shapes=({"key": (B, S, W, DK)}, {"query": (B, DK)}),
     ),

@@ -10,7 +10,7 @@ MUTANTS = [
     Mutant(FILE, "ops.not_equal(tokens, pad_id)", "ops.equal(tokens, pad_id)", TESTS),
     Mutant(FILE, "pad_id: int = 0", "pad_id: int = 1", TESTS),
     Mutant(
-        FILE, "_distance(queries, keys, offset) <= 0", "_distance(queries, keys, 0) <= 0", TESTS
+        FILE, "distances(queries, keys, offset) <= 0", "distances(queries, keys, 0) <= 0", TESTS
     ),
     Mutant(FILE, "(queries, keys, offset) <= 0", "(queries, keys, offset) < 0", TESTS),
     Mutant(FILE, "keys = queries if keys is None else keys", "keys = queries", TESTS),
@@ -37,7 +37,7 @@ MUTANTS = [
         contracts("attention_dot and masked_keys"),
     ),
     Mutant(FILE, "offset)) <= window", "offset)) < window", DIRECTIONS),
-    Mutant(FILE, "ops.abs(_distance(", "ops.negative(_distance(", DIRECTIONS),
+    Mutant(FILE, "ops.abs(distances(", "ops.negative(distances(", DIRECTIONS),
     Mutant(FILE, '"forward": ops.less,', '"forward": ops.less_equal,', DIRECTIONS),
     Mutant(FILE, '"backward": ops.greater,', '"backward": ops.greater_equal,', DIRECTIONS),
     Mutant(FILE, '"no_diagonal": ops.not_equal', '"no_diagonal": ops.less', DIRECTIONS),

@@ -61,10 +61,4 @@ MUTANTS = [
         reason="The sigmoid of a masked score is selected away, and so is its gradient.",
     ),
     Mutant(FILE, '"sparsemax": sparsemax,', '"sparsemax": softmax,', TESTS),
-    Mutant(
-        FILE,
-        'if key != "build_config"}',
-        "}",
-        contracts("attention_bilinear_key and saving"),
-    ),
 ]

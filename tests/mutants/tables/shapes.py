@@ -30,7 +30,31 @@ MUTANTS = [
         MASKS,
         reason="The ranks have been compared before.",
     ),
-    Mutant(FILE, "(i == 0 or len(shape) == 3)", "True", MASKS),
-    Mutant(FILE, "(i == 0 or len(shape) == 3)", "False", "tests/test_known_failures.py -k pairs"),
+    Mutant(FILE, "(i == 0 or of_pairs)", "True", MASKS),
+    Mutant(FILE, "(i == 0 or of_pairs)", "False", "tests/test_known_failures.py -k pairs"),
     Mutant(FILE, "length in (None, wanted)", "True", MASKS),
+    Mutant(
+        FILE,
+        "    check_batches(query=query.shape, value=value.shape, key=key.shape)\n",
+        "",
+        contracts("built_layer"),
+    ),
+    Mutant(
+        FILE,
+        '    check_mask("value_mask", value_mask, value.shape[:2])\n',
+        "",
+        contracts("attention_bilinear_key and wrong_masks or mask_of_one_key"),
+    ),
+    Mutant(
+        FILE,
+        '    check_mask("query_mask", query_mask, query.shape[:2])\n',
+        "",
+        contracts("attention_bilinear_key and wrong_masks"),
+    ),
+    Mutant(
+        FILE,
+        "combine_masks(value_mask, key_mask)",
+        "combine_masks(value_mask)",
+        contracts("attention_scaled_dot_sparsemax_key and masked"),
+    ),
 ]
