@@ -137,8 +137,8 @@ class EpisodicMemory(HopsLayer):
         for hop in range(self.hops):
             product_m, distance_m = _compare(facts, memory)
             compared = ops.concatenate([product, product_m, distance, distance_m], axis=-1)
-            hidden = ops.tanh(self._hidden(compared))  # (B, S, U)
-            scores = widen(ops.squeeze(self._gate(hidden), -1))  # (B, S)
+            hidden = ops.tanh(_widely(self._hidden, compared))  # (B, S, U)
+            scores = ops.squeeze(_widely(self._gate, hidden), -1)  # (B, S)
             gates = self.normalizer(scores, mask=facts_mask, training=training)
             memory = self._update(memory, self._episode(facts, gates), question, hop=hop)
             weights.append(gates)
@@ -157,6 +157,12 @@ class EpisodicMemory(HopsLayer):
 
 
 def _compare(facts, vector):
-    """`(f * v, |f - v|)`, each (B, S, D)."""
-    vector = ops.expand_dims(vector, 1)
+    """`(f * v, |f - v|)`, each (B, S, D), in float32 or wider, which hold such products."""
+    facts, vector = widen(facts), widen(ops.expand_dims(vector, 1))
     return facts * vector, ops.abs(facts - vector)
+
+
+def _widely(dense, x):
+    """`dense(x)`, computed in float32 or wider."""
+    x = ops.matmul(widen(x), widen(dense.kernel))
+    return x if dense.bias is None else x + widen(dense.bias)

@@ -253,7 +253,10 @@ def test_compiled_search(search, backend):
     given = [ops.convert_to_tensor(x) for x in (network.states, network.memory, network.mask)]
     expected = arrays(function(*given))
     assert_same(arrays(backend.jit(function)(*given)), expected)
-    assert_same(arrays(backend.traced(function, *given)(*given)), expected)
+    shapes = [(None, *[None] * (len(x.shape) - 2), x.shape[-1]) for x in given[:2]]
+    dtypes = [keras.backend.standardize_dtype(x.dtype) for x in given]
+    traced = backend.traced(function, [*shapes, (None, None)], dtypes)
+    assert_same(arrays(traced(*given)), expected)
 
 
 @pytest.mark.parametrize("target", ["tflite", "onnx", "saved_model"])

@@ -110,4 +110,10 @@ MUTANTS = [
     Mutant(
         FILE, "query_mask = ops.expand_dims(query_mask, 1)", "pass", contracts("one_query_a_row")
     ),
+    Mutant(
+        FILE,
+        "mask = masking.combine_masks(mask, score.readable(projected_key))",
+        "mask = masking.combine_masks(mask)",
+        contracts("location and (reference or masked)"),
+    ),
 ]

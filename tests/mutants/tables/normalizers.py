@@ -61,4 +61,11 @@ MUTANTS = [
         reason="The sigmoid of a masked score is selected away, and so is its gradient.",
     ),
     Mutant(FILE, '"sparsemax": sparsemax,', '"sparsemax": softmax,', TESTS),
+    Mutant(FILE, "    halves = scores / 2.0", "    halves = scores / 1.0", TESTS),
+    Mutant(
+        FILE,
+        "tau = mean - ops.sqrt((1.0 - spread) / size)",
+        "tau = mean - ops.sqrt(1.0 / size)",
+        TESTS,
+    ),
 ]

@@ -85,12 +85,6 @@ MUTANTS = [
         contracts("decoder_luong"),
         reason="Only JAX's tanh gives another type.",
     ),
-    Mutant(
-        FILE,
-        "return ops.cast(initializer(shape, dtype=normalizers.wide_dtype(dtype)), dtype)",
-        "return initializer(shape, dtype=dtype)",
-        contracts("decoder_luong and bfloat16"),
-    ),
     Mutant(FILE, '            "seed": self.seed,\n', "", contracts("decoder_luong and config")),
     Mutant(
         FILE,

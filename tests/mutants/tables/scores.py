@@ -121,4 +121,22 @@ MUTANTS = [
         "",
         contracts("mlp_score and config"),
     ),
+    Mutant(
+        FILE,
+        "return ops.cast(initializer(shape, dtype=wide_dtype(dtype)), dtype)",
+        "return initializer(shape, dtype=dtype)",
+        contracts("decoder_luong and bfloat16"),
+    ),
+    Mutant(
+        FILE,
+        "return _positions(projected_key) < self.max_length",
+        "return _positions(projected_key) <= self.max_length",
+        contracts("location and (reference or masked)"),
+    ),
+    Mutant(
+        FILE,
+        "return scores * (widen(self.scale) * length)",
+        "return scores * widen(self.scale)",
+        contracts("normalized and reference"),
+    ),
 ]
