@@ -141,8 +141,8 @@ class SampledAttention(_RandomNormalizer):
         d log p(y | s) / dW + reward_weight (log p(y | s) - b) d log p(s) / dW
                             + entropy_weight dH(s) / dW
 
-    with the moving average `b` of what was earned before. At inference the best key is read; the
-    paper says nothing of it, and its code reads the expected context.
+    with the moving average `b` of what was earned before. At inference the best key is read, of
+    which the paper says nothing.
 
     Args:
         entropy_weight: `lambda_e`, how much an undecided softmax is worth.

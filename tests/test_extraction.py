@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 
 import keras
 import numpy as np
@@ -106,6 +107,27 @@ def test_masks_and_what_stands_behind():
     assert np.all(found[0, :, 3:] == 0) and np.all(found[0, 3:] == 0) and np.all(found[2] == 0)
     assert np.all(found[0, :3, :3] > 0)
     assert_equal(telling.predict(TOKENS, verbose=0), [output, weights])
+    # In the graph too the context has the mask of the queries.
+    output, _ = attention_model(keras.Model(tokens, attention(x, x))).output
+    assert output._keras_mask.shape == x._keras_mask.shape
+
+
+@pytest.mark.filterwarnings("ignore:.*does not support masking")
+def test_a_layer_that_ends_the_mask_still_does():
+    @keras.saving.register_keras_serializable("test_extraction")
+    class Uniform(keras.layers.Layer):
+        def call(self, inputs, return_attention_scores=False):
+            weights = ops.ones_like(inputs[..., 0]) / inputs.shape[-1]
+            return (inputs, weights) if return_attention_scores else inputs
+
+        def compute_output_spec(self, inputs, return_attention_scores=False):
+            output = keras.KerasTensor(inputs.shape, inputs.dtype)
+            weights = keras.KerasTensor(inputs.shape[:-1], inputs.dtype)
+            return (output, weights) if return_attention_scores else output
+
+    tokens, x = embedded()
+    output, _ = attention_model(keras.Model(tokens, Uniform()(x))).output
+    assert getattr(output, "_keras_mask", None) is None
 
 
 def test_weights_are_shared():
@@ -146,8 +168,6 @@ def test_a_layer_that_is_used_again_and_again(tmp_path):
     assert_equal(loaded(TOKENS), [output, weights])
 
 
-# Keras does not save that a model hands masks on, and warns when it loads one that does.
-@pytest.mark.filterwarnings("ignore:.*does not support masking")
 @pytest.mark.parametrize("kind", ["functional", "sequential"])
 def test_nested_models(kind, tmp_path):
     class ToItself(keras.layers.Layer):
@@ -197,8 +217,11 @@ def test_nested_models(kind, tmp_path):
     telling = attention_model(model)
     expected = telling(TOKENS)
     telling.save(tmp_path / "telling.keras")
-    loaded = keras.models.load_model(tmp_path / "telling.keras", {"ToItself": ToItself})
-    assert_equal(loaded(TOKENS), expected)
+    with warnings.catch_warnings():
+        # Keras does not save that a model hands masks on, and warns when it loads one that does.
+        warnings.filterwarnings("ignore", ".*does not support masking")
+        loaded = keras.models.load_model(tmp_path / "telling.keras", {"ToItself": ToItself})
+        assert_equal(loaded(TOKENS), expected)
     assert len(loaded.weights) == len(model.weights)
 
 

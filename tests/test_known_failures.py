@@ -226,11 +226,13 @@ def test_weights_sum_to_one_while_training(weighing_case, made):
     if case.sums is None:
         pytest.skip("weights need not sum to anything")
     layer, inputs = made(case), case.inputs()
-    _, weights = case.split(case.outputs(layer, inputs, training=True))
-    for x in arrays(weights):
-        sums = x.sum(-1)
-        # A query of an ordered layer may have nothing to read.
-        np.testing.assert_allclose(sums[sums > 0] if case.ordered else sums, case.sums, **EXACT)
+    for masks in ({}, case.masks()):
+        _, weights = case.split(case.outputs(layer, inputs, masks, training=True))
+        for x in arrays(weights):
+            sums = x.sum(-1)
+            # A padded query, or one of an ordered layer, may have nothing to read.
+            readable = sums[sums > 0] if masks or case.ordered else sums
+            np.testing.assert_allclose(readable, case.sums, **EXACT)
 
 
 # --- Numbers ------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ MUTANTS = [
         "scores = ops.reshape(scores, (batch, beam_width))",
         BEAM,
     ),
-    Mutant(FILE, "IMPOSSIBLE = -1e9", "IMPOSSIBLE = -1e39", f"{TESTS} -k 'impossible or brute'"),
+    Mutant(FILE, "IMPOSSIBLE = -1e9", "IMPOSSIBLE = -1.0", f"{TESTS} -k 'impossible or brute'"),
     Mutant(FILE, "    if max_length < 1:\n", "    if max_length < 0:\n", f"{TESTS} -k wrong"),
     Mutant(FILE, "    if beam_width < 1:\n", "    if beam_width < 0:\n", f"{TESTS} -k wrong"),
     Mutant(FILE, "    if not states:\n", "    if False:\n", f"{TESTS} -k wrong"),

@@ -8,12 +8,6 @@ TESTS = "tests/test_extraction.py -k 'not every_layer and not file'"
 MUTANTS = [
     Mutant(FILE, "copies = tree.map_structure(self._copy, inputs)", "copies = inputs", TESTS),
     Mutant(FILE, "if given.get(ASK) or _keeps_its_output(self.layer):", "if True:", TESTS),
-    Mutant(
-        FILE,
-        "if given.get(ASK) or _keeps_its_output(self.layer):",
-        "if _keeps_its_output(self.layer):",
-        TESTS,
-    ),
     Mutant(FILE, "(x for x in numbered if x not in self._of_layers)", "numbered", TESTS),
     Mutant(FILE, "if id(layer) not in self._layers:", "if True:", TESTS),
     Mutant(FILE, "if id(model) not in self._models:", "if True:", TESTS),

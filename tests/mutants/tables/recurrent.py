@@ -96,7 +96,7 @@ MUTANTS = [
         FILE,
         '"kernel_constraint": self.kernel_constraint,',
         "",
-        TESTS.format("options_that_are_used"),
+        "tests/test_known_failures.py -k options_of",
     ),
     Mutant(
         FILE,
