@@ -1,9 +1,9 @@
 """What heads have in common."""
 
-from .. import Mutant, tests_of
+from .. import Mutant
 
 FILE = "keras_attention/heads.py"
-TESTS = tests_of("transformer", "(self_attention or transformer) and (reference or leaks)")
+TESTS = "tests/test_self_attention.py"
 
 MUTANTS = [
     Mutant(
