@@ -5,11 +5,11 @@ from .. import Mutant, contracts
 FILE = "keras_attention/shapes.py"
 WRONG = contracts("attention_bilinear_key and wrong_shapes")
 MASKS = contracts("attention_bilinear_key and wrong_masks or mask_of_one_key")
-BUILT = contracts("built_layer")
+RANKS = contracts("hierarchical_attention and wrong_shapes")
 PAIRS = "tests/test_known_failures.py -k pairs"
 
 MUTANTS = [
-    Mutant(FILE, "len(shape) not in ranks or shape[-1] is None", "shape[-1] is None", BUILT),
+    Mutant(FILE, "len(shape) not in ranks or shape[-1] is None", "shape[-1] is None", RANKS),
     Mutant(FILE, "len(shape) not in ranks or shape[-1] is None", "len(shape) not in ranks", WRONG),
     Mutant(FILE, "if same_length and len(", "if False and len(", WRONG),
     Mutant(
