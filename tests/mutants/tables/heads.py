@@ -1,9 +1,9 @@
 """What heads have in common."""
 
-from .. import Mutant
+from .. import Mutant, tests_of
 
 FILE = "keras_attention/heads.py"
-TESTS = "tests/test_self_attention.py"
+TESTS = tests_of("self_attention", "self_attention and reference")
 
 MUTANTS = [
     Mutant(
