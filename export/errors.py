@@ -11,3 +11,11 @@ class ExportError(RuntimeError):
 
 class ParityError(ExportError):
     """An artifact does not compute what its model computes, within the tolerance."""
+
+
+# What helps where an operator, by a part of its name, is in no format but TensorFlow's own.
+OF_ANY_TARGET = {
+    "BitwiseAnd": "keras.ops.argmax of floats: use keras.ops.squeeze(keras.ops.top_k(x, 1)[1], -1)",
+    "StatelessRandom": "pass random numbers in as an input",
+    "String": "strings are prepared outside: give ids to the model",
+}

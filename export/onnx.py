@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import keras_attention
 
-from .errors import ArtifactError, ExportError, ParityError
+from .errors import OF_ANY_TARGET, ArtifactError, ExportError, ParityError
 from .inspect import METADATA_NAME
 from .parity import compare, load_onnx
 from .quiet import quiet
@@ -43,10 +43,8 @@ PASSES = (
 NO_TEXT = "strings are not for ONNX, which lacks operators for them: take and give ids"
 
 ADVICE = {
-    "BitwiseAnd": "keras.ops.argmax of floats: use keras.ops.squeeze(keras.ops.top_k(x, 1)[1], -1)",
-    "StatelessRandom": "pass random numbers in as an input",
+    **OF_ANY_TARGET,
     "TensorList": "tf.scan, tf.map_fn or a TensorArray: use keras_attention's loops",
-    "String": "strings are prepared outside: give ids to the model",
 }
 
 

@@ -11,6 +11,7 @@ import keras
 from keras import ops, tree
 
 from keras_attention import HierarchicalAttention
+from keras_attention.extraction import is_graph
 from keras_attention.loops import run_steps
 
 RECURRENT = (keras.layers.RNN, keras.layers.GRU, keras.layers.LSTM, keras.layers.SimpleRNN)
@@ -148,7 +149,7 @@ def portable(model: keras.Model) -> keras.Model:
     """
     if not isinstance(model, keras.Model):
         raise ValueError(f"a keras.Model is needed. Received: model={model!r}")
-    if not _is_graph(model):
+    if not is_graph(model):
         raise ValueError(
             f"model {model.name!r} is subclassed, so the layers inside its call cannot be seen: "
             "give named functions over it instead, {name: (callable, {argument: InputSpec})}"
@@ -180,7 +181,7 @@ def _replacement(layer, path, done):
         return layer
     if isinstance(layer, HierarchicalAttention):
         return _hierarchical_copy(layer, path, done)
-    if not _is_graph(layer):
+    if not is_graph(layer):
         inner = next(p for p, child in _descendants(layer, path) if _is_recurrent(child))
         raise ValueError(
             f"{inner} cannot be exported: it is called inside {path!r} "
@@ -217,17 +218,6 @@ def _graph_copy(model, path, done):
     copy = keras.models.clone_model(bare, clone_function=clone)
     copy.supports_masking = model.supports_masking
     return copy
-
-
-def _is_graph(layer):
-    """Whether its layers are known and called by Keras, not by code of its own."""
-    if not isinstance(layer, keras.Sequential | keras.Function):
-        return False
-    if not layer.built:
-        raise ValueError(
-            f"model {layer.name!r} is not built: call it once, or give it an Input, first"
-        )
-    return type(layer).call.__module__.split(".")[0] == "keras"
 
 
 def _is_recurrent(layer):

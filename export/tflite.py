@@ -15,7 +15,7 @@ import tensorflow as tf
 import keras_attention
 
 from . import inspect
-from .errors import ExportError, ParityError
+from .errors import OF_ANY_TARGET, ExportError, ParityError
 from .parity import compare
 from .quiet import quiet
 from .signatures import described, module_of, signatures_of, trace
@@ -32,12 +32,10 @@ ADVICE = {
         "fixed batch size in the InputSpec"
     ),
     "StridedSlice": "x[:, None] with two unknown sizes: use keras.ops.expand_dims",
-    "BitwiseAnd": "keras.ops.argmax of floats: use keras.ops.squeeze(keras.ops.top_k(x, 1)[1], -1)",
+    **OF_ANY_TARGET,
     "Cumprod": "use the exponential of a cumulative sum of logarithms",
     "Roll": "use a concatenation of two slices",
-    "StatelessRandom": "pass random numbers in as an input",
     "Regex": "strings are prepared outside: give ids to the model",
-    "String": "strings are prepared outside: give ids to the model",
 }
 
 

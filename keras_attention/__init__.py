@@ -11,14 +11,14 @@ from .decoding import beam_search, greedy_search
 from .ensemble import AttentionEnsemble
 from .episodic import EpisodicMemory
 from .extraction import attention_model
-from .graph import GraphAttention, NeighbourhoodAttention, proportional
+from .graph import GraphAttention, NeighbourhoodAttention
 from .hard import GumbelSoftmax, SampledAttention
 from .hierarchical import HierarchicalAttention
 from .local import LocalAttention
 from .masking import causal_mask, combine_masks, directional_mask, padding_mask, window_mask
-from .memory import KeyValueMemory, linear, position_encoding
+from .memory import KeyValueMemory, position_encoding
 from .monotonic import MonotonicAttention
-from .normalizers import entmax15, hardmax, sigmoid, softmax, sparsemax
+from .normalizers import entmax15, hardmax, linear, proportional, sigmoid, softmax, sparsemax
 from .pooling import AttentionPooling, MultiDimensionalPooling
 from .positional_scores import AlibiScore, RelativePositionScore
 from .positions import LearnedPositions, RotaryPositions, SinusoidalPositions

@@ -32,6 +32,13 @@ def read(weights, value):
     return ops.matmul(ops.cast(weights, value.dtype), value)
 
 
+def as_sequence(query, query_mask=None):
+    """One query a row, (B, Dq) with a mask (B,), as a sequence of one: (B, 1, Dq) and (B, 1)."""
+    if query_mask is not None and len(ops.shape(query_mask)) == 1:
+        query_mask = ops.expand_dims(query_mask, 1)
+    return ops.expand_dims(query, 1), query_mask
+
+
 def pair_spec(query, value, return_attention_scores, dtype):
     """What a call returns, symbolically: the context, or the pair of it and the weights."""
     context = keras.KerasTensor((*query.shape[:-1], value.shape[-1]), dtype)
@@ -166,9 +173,7 @@ class Attention(keras.layers.Layer):
         key = value if key is None else key
         one_query = len(query.shape) == 2
         if one_query:
-            query = ops.expand_dims(query, 1)  # (B, 1, Dq)
-            if query_mask is not None and len(ops.shape(query_mask)) == 1:
-                query_mask = ops.expand_dims(query_mask, 1)  # (B, 1)
+            query, query_mask = as_sequence(query, query_mask)
         query_mask, readable = checked_masks(
             self._widths, query, value, key, query_mask, value_mask, key_mask
         )

@@ -4,9 +4,9 @@ import keras
 from keras import ops
 
 from . import masking
-from .kernels import KernelLayer
+from .kernels import KernelLayer, widely
 from .loops import run_steps
-from .scores import is_width, widely
+from .scores import is_width
 from .shapes import check_batches, check_mask, check_shapes
 
 # How many update gates the cell has of its own, and what share of the candidate it takes in.

@@ -5,7 +5,7 @@ from keras import ops
 
 from . import masking, normalizers, scores
 from .attention import read
-from .kernels import KernelLayer
+from .kernels import KernelLayer, fresh
 from .loops import run_steps
 from .normalizers import widen
 from .shapes import check_mask, check_shapes
@@ -25,7 +25,7 @@ class _Side(KernelLayer):
         self._cell = keras.layers.GRUCell(
             2 * slices,
             reset_after=False,
-            recurrent_initializer=scores.fresh(self.kernel_initializer),
+            recurrent_initializer=fresh(self.kernel_initializer),
             recurrent_regularizer=self.kernel_regularizer,
             recurrent_constraint=self.kernel_constraint,
             name="cell",

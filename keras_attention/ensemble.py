@@ -1,17 +1,14 @@
 """Attention over models: whom to trust, row by row or token by token."""
 
-import inspect
-
 import keras
 from keras import ops
 
 from . import masking, normalizers, scores
 from .attention import read
-from .graph import check_alike
-from .heads import build_given, given
+from .given import build_given, given_layer, takes
 from .kernels import KernelLayer
 from .normalizers import widen
-from .shapes import check_mask
+from .shapes import check_alike, check_mask
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -84,7 +81,7 @@ class AttentionEnsemble(KernelLayer):
             raise ValueError(f"units must be a positive int or None. Received: units={units!r}")
         self.units = units
         self.normalizer = normalizers.get(normalizer)
-        self.encoder = given(encoder, keras.layers.Layer, "encoder")
+        self.encoder = given_layer(encoder, keras.layers.Layer, "encoder")
         self._widths = None  # of the inputs; known when built
         self._projections = []
         self._score = None
@@ -160,7 +157,7 @@ class AttentionEnsemble(KernelLayer):
             return self.encoder(x)
         # Of padding the encoder sees nothing, not even a bias.
         x = masking.select(x, mask)
-        if "mask" in inspect.signature(self.encoder.call).parameters:
+        if takes(self.encoder, "mask"):
             return self.encoder(x, mask=mask)
         return self.encoder(x)
 

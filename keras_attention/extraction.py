@@ -6,6 +6,8 @@ import itertools
 import keras
 from keras import ops, tree
 
+from .given import takes
+
 ASK = "return_attention_scores"
 
 
@@ -45,7 +47,7 @@ def attention_model(model: keras.Model) -> keras.Model:
     """
     if not isinstance(model, keras.Model):
         raise ValueError(f"a keras.Model is needed. Received: model={model!r}")
-    if not _is_graph(model):
+    if not is_graph(model):
         raise ValueError(
             "the layers inside the call of a subclassed model cannot be seen: build it with the "
             f"functional API. Received: model={model.name!r} of type {type(model).__name__}"
@@ -83,7 +85,7 @@ class _Copies:
         names, found = _Names(operation.name for operation in bare.operations), {}
 
         def call(operation, *args, **kwargs):
-            nested = _is_graph(operation) and self.of(operation)
+            nested = is_graph(operation) and self.of(operation)
             if nested:
                 outputs, weights = nested(*args, **kwargs)
                 name = names.next(operation.name)
@@ -160,7 +162,7 @@ class _Names:
         return found
 
 
-def _is_graph(layer):
+def is_graph(layer):
     """Whether its layers are known and called by Keras, not by code of its own."""
     if not isinstance(layer, keras.Sequential | keras.Function):
         return False
@@ -173,10 +175,7 @@ def _is_graph(layer):
 
 
 def _can_be_asked(operation):
-    return (
-        isinstance(operation, keras.layers.Layer)
-        and ASK in inspect.signature(operation.call).parameters
-    )
+    return isinstance(operation, keras.layers.Layer) and takes(operation, ASK)
 
 
 def _holds_tensors(value):

@@ -6,39 +6,10 @@ import keras
 from keras import ops
 
 from . import masking, normalizers, scores
-from .attention import read
+from .attention import pair_spec, read
 from .kernels import KernelLayer
-from .normalizers import where_readable, widen
-from .shapes import check_batches, check_mask, check_shapes
-
-
-@keras.saving.register_keras_serializable("keras_attention")
-def proportional(scores, mask=None, training=None):
-    """Each score's part of their sum: `a_s = max(e_s, 0) / sum_r max(e_r, 0)`.
-
-    Args:
-        scores: (..., S).
-        mask: boolean, broadcasts to the scores; True = may be read.
-        training: unused; part of every normalizer's signature.
-
-    Returns:
-        Weights (..., S) in float32 or wider, each row summing to 1, or all 0 where it has no
-        readable key of a score above 0.
-
-    Example:
-
-    >>> from keras_attention.graph import proportional
-    >>> proportional([[3.0, 1.0, -2.0]]).numpy().tolist()
-    [[0.75, 0.25, 0.0]]
-
-    Reference:
-        Tan, Wan, Xiao, ACL 2017, section 3.3: the edges of a graph by their part of all that
-        leave a vertex.
-    """
-    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), 0.0)
-    scores = ops.maximum(scores, 0.0)
-    total = ops.sum(scores, axis=-1, keepdims=True)
-    return scores / ops.where(total > 0, total, 1.0)
+from .normalizers import proportional, widen
+from .shapes import check_alike, check_mask, checked_masks, widths_of
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -124,12 +95,7 @@ class GraphAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         if not 0.0 < damping < 1.0:
             raise ValueError(f"damping must lie between 0 and 1. Received: damping={damping!r}")
-        self.score = scores.get(score, dtype=self.dtype_policy)
-        if self.score.dimensions is not None or self.score.positional:
-            raise ValueError(
-                "the score of a graph must give one number for two vectors, wherever they stand. "
-                f"Received: score={self.score!r}"
-            )
+        self.score = scores.pair_score(score, self.dtype_policy)
         self.normalizer = normalizers.get(normalizer)
         self.damping = damping
         self.distraction = distraction
@@ -137,7 +103,7 @@ class GraphAttention(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, query_shape, value_shape):
-        check_shapes({"query": (query_shape, (3,)), "value": (value_shape, (3,))})
+        self._widths = widths_of(query_shape, value_shape, value_shape, ranks=(3,))
         if query_shape[-1] != value_shape[-1]:
             raise ValueError(
                 "query and value must have one width: both are vertices of one graph. Received: "
@@ -145,7 +111,6 @@ class GraphAttention(keras.layers.Layer):
             )
         self.score.build(query_shape, value_shape)
         normalizers.build(self.normalizer, (*query_shape[:2], value_shape[1]))
-        self._widths = {"query": query_shape[-1], "value": value_shape[-1]}
         self.built = True
 
     def rank(self, query, value, query_mask=None, value_mask=None, training=None):
@@ -236,27 +201,23 @@ class GraphAttention(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
     ):
-        shapes = {"query": query.shape, "value": value.shape}
-        check_shapes({name: (shape, (3,)) for name, shape in shapes.items()}, self._widths)
-        check_batches(**shapes)
-        check_mask("query_mask", query_mask, query.shape[:2])
-        check_mask("value_mask", value_mask, value.shape[:2])
+        query_mask, value_mask = checked_masks(
+            self._widths, query, value, value, query_mask, value_mask, None
+        )
         ranks = self.rank(query, value, query_mask, value_mask, training)  # (B, T, S)
         previous = 0.0
         if self.distraction:
             previous = ops.concatenate([ops.zeros_like(ranks[:, :1]), ranks[:, :-1]], axis=1)
         weights = self.weigh(ranks, previous)
         if value_mask is not None:
-            value = masking.select(value, ops.cast(value_mask, "bool"))
+            value = masking.select(value, value_mask)
         context = read(weights, value)  # (B, T, D)
         if return_attention_scores:
             return context, ops.cast(weights, self.compute_dtype)
         return context
 
     def compute_output_spec(self, query, value, return_attention_scores=False, **kwargs):
-        context = keras.KerasTensor(query.shape, self.compute_dtype)
-        weights = keras.KerasTensor((*query.shape[:2], value.shape[1]), self.compute_dtype)
-        return (context, weights) if return_attention_scores else context
+        return pair_spec(query, value, return_attention_scores, self.compute_dtype)
 
     def compute_mask(self, query, previous_mask=None):
         return previous_mask
@@ -392,23 +353,3 @@ class NeighbourhoodAttention(KernelLayer):
             "units": self.units,
             "normalizer": keras.saving.serialize_keras_object(self.normalizer),
         }
-
-
-def check_alike(shapes, ranks, widths=None):
-    """Refuse inputs of wrong shapes, or that differ in anything but the width.
-
-    Args:
-        shapes: `{name: shape}`.
-        ranks: ranks that are right.
-        widths: `{name: width}` of what was built, None before that.
-    """
-    check_shapes({name: (shape, ranks) for name, shape in shapes.items()}, widths)
-    outer = [shape[:-1] for shape in shapes.values()]
-    alike = len({len(shape) for shape in outer}) == 1 and all(
-        len(set(sizes) - {None}) <= 1 for sizes in zip(*outer, strict=True)
-    )
-    if not alike:
-        received = ", ".join(f"{name}_shape={tuple(shape)}" for name, shape in shapes.items())
-        raise ValueError(
-            f"{' and '.join(shapes)} may differ in their widths alone. Received: {received}"
-        )

@@ -9,8 +9,7 @@ from keras import ops
 
 from . import masking, normalizers, scores
 from .attention import attend, read
-from .kernels import KernelLayer
-from .saving import revived
+from .kernels import KernelLayer, fresh
 from .scores import is_width
 from .shapes import check_batches, check_mask, check_shapes
 
@@ -42,7 +41,7 @@ class WeightedLayer(KernelLayer):
     def kernel_arguments(self):
         return {
             **super().kernel_arguments(),
-            "bias_initializer": scores.fresh(self.bias_initializer),
+            "bias_initializer": fresh(self.bias_initializer),
             "bias_regularizer": self.bias_regularizer,
             "bias_constraint": self.bias_constraint,
         }
@@ -54,29 +53,6 @@ class WeightedLayer(KernelLayer):
             "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
         }
-
-
-def given(layer, kind, name):
-    """A layer that is an argument: as it is or made from its config; None stays None.
-
-    Raises:
-        ValueError: when it is of another kind.
-    """
-    layer = revived(layer)
-    if not (layer is None or isinstance(layer, kind)):
-        raise ValueError(f"{name} must be a {kind.__name__} or None. Received: {name}={layer!r}")
-    return layer
-
-
-def build_given(layer, *shapes):
-    """Build a layer that was an argument, at its place below the layer around it."""
-    if layer.built:
-        # Two layers around one would be saved as two and load as two.
-        raise ValueError(
-            "a layer that is given to another belongs to that one: give each its own. "
-            f"Received: {layer.name!r}, which is already built"
-        )
-    layer.build(*shapes)
 
 
 class MultiHead(WeightedLayer):

@@ -1,6 +1,5 @@
 """Hierarchical attention: words make sentences, sentences make a document."""
 
-import inspect
 import math
 
 import keras
@@ -8,8 +7,8 @@ from keras import ops
 
 from . import masking
 from .attention import Attention
+from .given import revived, takes
 from .pooling import AttentionPooling
-from .saving import revived
 from .shapes import check_mask, check_shapes
 
 
@@ -204,7 +203,7 @@ class HierarchicalAttention(keras.layers.Layer):
 
     def _refuse_missing_weights(self, return_attention_scores):
         for layer in self._readers() if return_attention_scores else ():
-            if not _takes(layer, "return_attention_scores"):
+            if not takes(layer, "return_attention_scores"):
                 raise ValueError(
                     "weights can be returned of poolings that have some, as AttentionPooling has. "
                     f"Received: return_attention_scores=True with {layer.name!r} "
@@ -250,16 +249,16 @@ def _encode(encoder, x, mask):
     """Sequences (N, L, D) encoded; masked steps leave as zeros."""
     if mask is None:
         return encoder(x)
-    arguments = {"mask": _never_empty(mask)} if _takes(encoder, "mask") else {}
+    arguments = {"mask": _never_empty(mask)} if takes(encoder, "mask") else {}
     return masking.select(encoder(x, **arguments), mask)
 
 
 def _pool(pooling, inputs, mask, weigh):
     """What is read of sequences, and its weights or None; zeros of those with nothing to read."""
-    weighs = _takes(pooling, "return_attention_scores")
+    weighs = takes(pooling, "return_attention_scores")
     arguments = {"return_attention_scores": True} if weigh else {}
     for name in ("mask", "value_mask"):
-        if mask is not None and _takes(pooling, name):
+        if mask is not None and takes(pooling, name):
             # A layer with weights knows of such sequences, and its penalty on them leaves those
             # out; of others, Keras's mean for example, the gradient would be NaN.
             arguments[name] = mask if weighs else _never_empty(mask)
@@ -283,7 +282,3 @@ def _never_empty(mask):
     first = ops.equal(ops.arange(ops.shape(mask)[-1]), 0)  # (L,)
     empty = ops.logical_not(ops.any(mask, axis=-1, keepdims=True))
     return ops.logical_or(mask, ops.logical_and(empty, first))
-
-
-def _takes(layer, argument):
-    return argument in inspect.signature(layer.call).parameters

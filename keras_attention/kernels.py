@@ -1,15 +1,33 @@
 """What a layer can be told of its kernels."""
 
 import keras
+from keras import ops
 
-from .scores import fresh
+from .normalizers import wide_dtype
 
 
-class KernelLayer(keras.layers.Layer):
-    """Base of layers with kernels: holds what Keras lets one say of a kernel.
+def fresh(initializer):
+    """A copy of an initializer: one of Keras's gives the same numbers whenever it is called."""
+    if isinstance(initializer, keras.initializers.Initializer):
+        return initializer.clone()
+    return initializer  # a plain function holds no state
+
+
+def widely(initializer):
+    """The initializer drawing in float32 or wider: Keras's orthogonal one has no bfloat16."""
+
+    def initialize(shape, dtype):
+        return ops.cast(initializer(shape, dtype=wide_dtype(dtype)), dtype)
+
+    return initialize
+
+
+class Kernels:
+    """Of a layer with kernels: holds what Keras lets one say of a kernel.
+
+    Stands before the layer in the bases of a class.
 
     Args:
-        use_bias: whether the dense layers and cells inside add a bias.
         kernel_initializer: of every kernel.
         kernel_regularizer: of every kernel.
         kernel_constraint: of every kernel.
@@ -17,14 +35,12 @@ class KernelLayer(keras.layers.Layer):
 
     def __init__(
         self,
-        use_bias=False,
         kernel_initializer="glorot_uniform",
         kernel_regularizer=None,
         kernel_constraint=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
@@ -32,7 +48,6 @@ class KernelLayer(keras.layers.Layer):
     def kernel_arguments(self):
         """What this layer was told, for a layer inside it; the initializer is a fresh copy."""
         return {
-            "use_bias": self.use_bias,
             "kernel_initializer": fresh(self.kernel_initializer),
             "kernel_regularizer": self.kernel_regularizer,
             "kernel_constraint": self.kernel_constraint,
@@ -48,17 +63,36 @@ class KernelLayer(keras.layers.Layer):
             constraint=self.kernel_constraint,
         )
 
-    def add_dense(self, name, input_width, units):
-        """A dense layer that is built."""
-        dense = keras.layers.Dense(units, name=name, **self.kernel_arguments())
+    def add_dense(self, name, input_width, units, **kwargs):
+        """A dense layer that is built, without a bias where nothing is said of one."""
+        arguments = {"use_bias": False, **self.kernel_arguments(), **kwargs}
+        dense = keras.layers.Dense(units, name=name, **arguments)
         dense.build((None, input_width))
         return dense
 
     def get_config(self):
         return {
             **super().get_config(),
-            "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
         }
+
+
+class KernelLayer(Kernels, keras.layers.Layer):
+    """Base of layers with kernels that can be told of biases, too.
+
+    Args:
+        use_bias: whether the dense layers and cells inside add a bias.
+        **kwargs: see `Kernels`.
+    """
+
+    def __init__(self, use_bias=False, **kwargs):
+        super().__init__(**kwargs)
+        self.use_bias = use_bias
+
+    def kernel_arguments(self):
+        return {"use_bias": self.use_bias, **super().kernel_arguments()}
+
+    def get_config(self):
+        return {**super().get_config(), "use_bias": self.use_bias}

@@ -4,13 +4,14 @@ import keras
 from keras import ops
 
 from . import masking, normalizers, scores
-from .attention import pair_spec, read
+from .attention import as_sequence, pair_spec, read
+from .kernels import Kernels
 from .scores import is_width, pair_score
 from .shapes import checked_masks, widths_of
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class LocalAttention(keras.layers.Layer):
+class LocalAttention(Kernels, keras.layers.Layer):
     """Reads values within a window around one position for each query, `[p_t - D, p_t + D]`.
 
     The weights are those of attention over the readable keys of the window alone. Where it stands
@@ -101,7 +102,12 @@ class LocalAttention(keras.layers.Layer):
         seed=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(
+            kernel_initializer=kernel_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            **kwargs,
+        )
         least = 1 if predictive else 0  # the Gaussian of local-p has the deviation window / 2
         if not isinstance(window, int) or isinstance(window, bool) or window < least:
             raise ValueError(
@@ -117,9 +123,6 @@ class LocalAttention(keras.layers.Layer):
         self.predictive = predictive
         self.units = units
         self.dropout = dropout
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.weights_regularizer = keras.regularizers.get(weights_regularizer)
         self.seed = seed
         self._widths = None  # of the inputs; known when built
@@ -136,24 +139,10 @@ class LocalAttention(keras.layers.Layer):
         if self.predictive:
             units = width if self.units is None else self.units
             self._predictor = [
-                self._dense(units, width, "predictor", activation="tanh"),
-                self._dense(1, units, "position"),
+                self.add_dense("predictor", width, units, activation="tanh"),
+                self.add_dense("position", units, 1),
             ]
         self.built = True
-
-    def _dense(self, units, input_width, name, **kwargs):
-        dense = keras.layers.Dense(
-            units,
-            use_bias=False,
-            kernel_initializer=scores.fresh(self.kernel_initializer),
-            kernel_regularizer=self.kernel_regularizer,
-            kernel_constraint=self.kernel_constraint,
-            dtype=self.dtype_policy,
-            name=name,
-            **kwargs,
-        )
-        dense.build((None, input_width))
-        return dense
 
     def call(
         self,
@@ -170,9 +159,7 @@ class LocalAttention(keras.layers.Layer):
         key = value if key is None else key
         one_query = len(query.shape) == 2
         if one_query:
-            query = ops.expand_dims(query, 1)  # (B, 1, Dq)
-            if query_mask is not None and len(ops.shape(query_mask)) == 1:
-                query_mask = ops.expand_dims(query_mask, 1)  # (B, 1)
+            query, query_mask = as_sequence(query, query_mask)
         query_mask, readable = checked_masks(
             self._widths, query, value, key, query_mask, value_mask, key_mask
         )
@@ -251,9 +238,6 @@ class LocalAttention(keras.layers.Layer):
             "predictive": self.predictive,
             "units": self.units,
             "dropout": self.dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
             "weights_regularizer": keras.regularizers.serialize(self.weights_regularizer),
             "seed": self.seed,
         }

@@ -5,9 +5,9 @@ from keras import ops
 
 from . import masking, normalizers, scores
 from .attention import attend, read
-from .kernels import KernelLayer
-from .normalizers import where_readable, wide_dtype, widen
-from .scores import fresh, is_width, widely
+from .kernels import KernelLayer, fresh, widely
+from .normalizers import wide_dtype
+from .scores import is_width
 from .shapes import check_batches, check_mask, check_shapes
 
 
@@ -46,39 +46,6 @@ def position_encoding(words, mask=None):
     component = ops.arange(1, depth + 1, dtype=dtype) / depth  # k/d, (D,)
     weights = (1.0 - order) - (1.0 - 2.0 * order) * component  # (..., W, D)
     return ops.sum(words * ops.cast(weights, words.dtype), axis=-2)
-
-
-@keras.saving.register_keras_serializable("keras_attention")
-def linear(scores, mask=None, training=None):
-    """No normalising: the scores themselves are the weights.
-
-    It is the normalizer of a linear start: a memory network is trained with it until the loss no
-    longer falls, and then goes on with softmax. What was trained stays; only the function that is
-    compiled is another:
-
-        memory = KeyValueMemory(hops=3, normalizer=linear)
-        ...
-        memory.normalizer = softmax
-        model.compile(...)
-
-    Args:
-        scores: (..., S).
-        mask: boolean, broadcasts to the scores; True = may be read.
-        training: unused; part of every normalizer's signature.
-
-    Returns:
-        Weights (..., S) in float32 or wider, 0 where masked. Rows do not sum to 1.
-
-    Example:
-
-    >>> from keras_attention import linear
-    >>> linear([[0.5, -2.0, 9.0]], mask=[[True, True, False]]).numpy().tolist()
-    [[0.5, -2.0, 0.0]]
-
-    Reference:
-        Sukhbaatar, Szlam, Weston, Fergus, NeurIPS 2015, section 4.2 (linear start).
-    """
-    return where_readable(mask, widen(ops.convert_to_tensor(scores)), 0.0)
 
 
 class _Update(KernelLayer):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from .saving import revived
+from .given import revived
 
 # Stands in for the score of a masked key: finite in float32, so that a row of nothing else has
 # finite weights and gradients, and below any score that a model computes.
@@ -209,6 +209,68 @@ def sigmoid(scores, mask=None, training=None):
     # Selected before, too: a score of NaN or infinity would still leak into the gradient.
     scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), 0.0)
     return where_readable(mask, ops.sigmoid(scores), 0.0)
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+def proportional(scores, mask=None, training=None):
+    """Each score's part of their sum: `a_s = max(e_s, 0) / sum_r max(e_r, 0)`.
+
+    Args:
+        scores: (..., S).
+        mask: boolean, broadcasts to the scores; True = may be read.
+        training: unused; part of every normalizer's signature.
+
+    Returns:
+        Weights (..., S) in float32 or wider, each row summing to 1, or all 0 where it has no
+        readable key of a score above 0.
+
+    Example:
+
+    >>> from keras_attention import proportional
+    >>> proportional([[3.0, 1.0, -2.0]]).numpy().tolist()
+    [[0.75, 0.25, 0.0]]
+
+    Reference:
+        Tan, Wan, Xiao, ACL 2017, section 3.3: the edges of a graph by their part of all that
+        leave a vertex.
+    """
+    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), 0.0)
+    scores = ops.maximum(scores, 0.0)
+    total = ops.sum(scores, axis=-1, keepdims=True)
+    return scores / ops.where(total > 0, total, 1.0)
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+def linear(scores, mask=None, training=None):
+    """No normalising: the scores themselves are the weights.
+
+    It is the normalizer of a linear start: a memory network is trained with it until the loss no
+    longer falls, and then goes on with softmax. What was trained stays; only the function that is
+    compiled is another:
+
+        memory = KeyValueMemory(hops=3, normalizer=linear)
+        ...
+        memory.normalizer = softmax
+        model.compile(...)
+
+    Args:
+        scores: (..., S).
+        mask: boolean, broadcasts to the scores; True = may be read.
+        training: unused; part of every normalizer's signature.
+
+    Returns:
+        Weights (..., S) in float32 or wider, 0 where masked. Rows do not sum to 1.
+
+    Example:
+
+    >>> from keras_attention import linear
+    >>> linear([[0.5, -2.0, 9.0]], mask=[[True, True, False]]).numpy().tolist()
+    [[0.5, -2.0, 0.0]]
+
+    Reference:
+        Sukhbaatar, Szlam, Weston, Fergus, NeurIPS 2015, section 4.2 (linear start).
+    """
+    return where_readable(mask, widen(ops.convert_to_tensor(scores)), 0.0)
 
 
 _NAMED = {

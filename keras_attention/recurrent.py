@@ -5,6 +5,7 @@ from keras import ops
 
 from . import masking, normalizers, scores
 from .attention import attend, read
+from .kernels import KernelLayer, fresh, widely
 from .loops import run_steps
 from .scores import is_width
 from .shapes import check_batches, check_mask, check_shapes
@@ -15,7 +16,7 @@ _QUERIES = ("previous", "current")
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class AttentionDecoder(keras.layers.Layer):
+class AttentionDecoder(KernelLayer):
     """A recurrent network whose every step reads a memory by attention.
 
     With `query="previous"` (Bahdanau) the last state asks before the cell moves on:
@@ -112,7 +113,13 @@ class AttentionDecoder(keras.layers.Layer):
         seed=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            **kwargs,
+        )
         for name, number in (("units", units), ("num_layers", num_layers)):
             if not is_width(number):
                 raise ValueError(f"{name} must be a positive int. Received: {name}={number!r}")
@@ -129,43 +136,30 @@ class AttentionDecoder(keras.layers.Layer):
         self.num_layers = num_layers
         self.input_feeding = input_feeding
         self.dropout = dropout
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.recurrent_initializer = keras.initializers.get(recurrent_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        self.use_bias = use_bias
         self.seed = seed
 
         self._widths = None  # of the inputs; known when built
         self._cells = [
             _CELLS[cell](
                 units,
-                recurrent_initializer=scores.widely(scores.fresh(self.recurrent_initializer)),
+                recurrent_initializer=widely(fresh(self.recurrent_initializer)),
                 name=f"cell_{i}",
-                **self._kernel_arguments(),
+                **self.kernel_arguments(),
             )
             for i in range(num_layers)
         ]
         self._readout = keras.layers.Dense(
-            units, activation="tanh", name="readout", **self._kernel_arguments()
+            units, activation="tanh", name="readout", **self.kernel_arguments()
         )
         self._bridges = [
             keras.layers.Dense(
-                units, activation="tanh", name=f"bridge_{i}", **self._kernel_arguments()
+                units, activation="tanh", name=f"bridge_{i}", **self.kernel_arguments()
             )
             for i in range(num_layers * _STATES[cell])
         ]
         self._dropout = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy)
         self.supports_masking = True
-
-    def _kernel_arguments(self):
-        return {
-            "use_bias": self.use_bias,
-            "kernel_initializer": scores.fresh(self.kernel_initializer),
-            "kernel_regularizer": self.kernel_regularizer,
-            "kernel_constraint": self.kernel_constraint,
-            "dtype": self.dtype_policy,
-        }
 
     def build(self, inputs_shape, memory_shape, encoder_state_shape=None, initial_state_shape=None):
         shapes = {"inputs": (inputs_shape, (3,)), "memory": (memory_shape, (3,))}
@@ -382,10 +376,6 @@ class AttentionDecoder(keras.layers.Layer):
             "num_layers": self.num_layers,
             "input_feeding": self.input_feeding,
             "dropout": self.dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "use_bias": self.use_bias,
             "seed": self.seed,
         }

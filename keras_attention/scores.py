@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from .given import revived
+from .kernels import Kernels
 from .normalizers import MASKED_SCORE, wide_dtype, widen
-from .saving import revived
 
 register = keras.saving.register_keras_serializable("keras_attention")
 
@@ -240,22 +241,6 @@ class CosineScore(DotScore):
         return {**super().get_config(), "scale": self.scale}
 
 
-def fresh(initializer):
-    """A copy of an initializer: one of Keras's gives the same numbers whenever it is called."""
-    if isinstance(initializer, keras.initializers.Initializer):
-        return initializer.clone()
-    return initializer  # a plain function holds no state
-
-
-def widely(initializer):
-    """The initializer drawing in float32 or wider: Keras's orthogonal one has no bfloat16."""
-
-    def initialize(shape, dtype):
-        return ops.cast(initializer(shape, dtype=wide_dtype(dtype)), dtype)
-
-    return initialize
-
-
 def _unit(x):
     """`x / |x|`, and 0 with gradient 0 where x is 0."""
     square = ops.sum(ops.square(x), axis=-1, keepdims=True)
@@ -264,46 +249,9 @@ def _unit(x):
     return ops.where(nonzero, x * ops.rsqrt(ops.where(nonzero, square, 1.0)), 0.0)
 
 
-class _WeightedScore(Score):
-    """A score with kernels: holds what Keras lets one say of a kernel."""
-
-    def __init__(
-        self,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
-
-    def _dense(self, units, input_width, name, **kwargs):
-        dense = keras.layers.Dense(
-            units,
-            kernel_initializer=fresh(self.kernel_initializer),
-            kernel_regularizer=self.kernel_regularizer,
-            kernel_constraint=self.kernel_constraint,
-            dtype=self.dtype_policy,
-            name=name,
-            **{"use_bias": False, **kwargs},
-        )
-        dense.build((None, input_width))
-        return dense
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-        }
-
-
 @register
 @named("bilinear", "general")
-class BilinearScore(_WeightedScore):
+class BilinearScore(Kernels, Score):
     """Bilinear form, Luong's "general": `e = q^T W k`.
 
     Args:
@@ -338,7 +286,7 @@ class BilinearScore(_WeightedScore):
 
     def build(self, query_shape, key_shape):
         super().build(query_shape, key_shape)
-        self.key_dense = self._dense(query_shape[-1], key_shape[-1], "key")
+        self.key_dense = self.add_dense("key", key_shape[-1], query_shape[-1])
 
     def project_key(self, key):
         return self.key_dense(key)  # (B, S, Dq)
@@ -349,7 +297,7 @@ class BilinearScore(_WeightedScore):
 
 @register
 @named("mlp")
-class MLPScore(_WeightedScore):
+class MLPScore(Kernels, Score):
     """A perceptron over the concatenation: `e = v^T f(W_n ... f(W_1 [q; k] + b_1) ... + b_n)`.
 
     `W_1 [q; k]` is computed as `W_q q + W_k k`, the same sum, so that the key's part is made once
@@ -408,15 +356,15 @@ class MLPScore(_WeightedScore):
         super().build(query_shape, key_shape)
         units = key_shape[-1] if self.units is None else self.units
         first, *deeper = units if isinstance(units, Sequence) else [units]
-        self.query_dense = self._dense(first, query_shape[-1], "query", use_bias=self.use_bias)
-        self.key_dense = self._dense(first, key_shape[-1], "key")
+        self.query_dense = self.add_dense("query", query_shape[-1], first, use_bias=self.use_bias)
+        self.key_dense = self.add_dense("key", key_shape[-1], first)
         width = first
         for i, following in enumerate(deeper):
             self.hidden_denses.append(
-                self._dense(following, width, f"hidden_{i}", use_bias=self.use_bias)
+                self.add_dense(f"hidden_{i}", width, following, use_bias=self.use_bias)
             )
             width = following
-        self.score_dense = self._dense(1, width, "score")
+        self.score_dense = self.add_dense("score", width, 1)
 
     def project_key(self, key):
         return self.key_dense(key)  # (B, S, U)
@@ -505,7 +453,7 @@ class AdditiveScore(MLPScore):
 
 
 @register
-class LocationScore(_WeightedScore):
+class LocationScore(Kernels, Score):
     """By position, from the query alone: `e_s = w_s . q`, one row of `W` for each position.
 
     Only the first `max_length` keys have a row; those behind them are not readable, and are
@@ -554,7 +502,7 @@ class LocationScore(_WeightedScore):
 
     def build(self, query_shape, key_shape):
         super().build(query_shape, key_shape)
-        self.query_dense = self._dense(self.max_length, query_shape[-1], "query")
+        self.query_dense = self.add_dense("query", query_shape[-1], self.max_length)
 
     def readable(self, projected_key):
         return _positions(projected_key) < self.max_length  # (S,)
@@ -575,7 +523,7 @@ def _positions(key):
 
 
 @register
-class MultiDimensionalScore(_WeightedScore):
+class MultiDimensionalScore(Kernels, Score):
     """Several scores for each pair: `e_k = tanh(q^T W_k v)` for k = 1 ... K.
 
     A layer around it reads one context for each of the K.
@@ -628,7 +576,7 @@ class MultiDimensionalScore(_WeightedScore):
                 "a query of shape (batch, length, width). "
                 f"Received: query_shape={tuple(query_shape)}"
             )
-        self.query_dense = self._dense(self.dimensions * key_shape[-1], query_shape[-1], "query")
+        self.query_dense = self.add_dense("query", query_shape[-1], self.dimensions * key_shape[-1])
 
     def compare(self, query, projected_key):
         # The queries are multiplied first: in a decoder there is one, of many keys.

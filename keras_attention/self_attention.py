@@ -6,7 +6,8 @@ import keras
 from keras import ops
 
 from . import masking
-from .heads import MultiHead, build_given, given
+from .given import build_given, given_layer
+from .heads import MultiHead
 from .loops import write_rows
 from .scores import is_width
 from .shapes import check_batches, check_mask, check_shapes
@@ -138,7 +139,7 @@ class SelfAttention(MultiHead):
             raise ValueError(f"window must be a positive int or None. Received: window={window!r}")
         self.direction = direction
         self.window = window
-        self.positions = given(positions, keras.layers.Layer, "positions")
+        self.positions = given_layer(positions, keras.layers.Layer, "positions")
 
     def build(self, inputs_shape):
         check_shapes({"inputs": (inputs_shape, (3,))})

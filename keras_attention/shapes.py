@@ -41,6 +41,26 @@ def check_batches(**shapes):
         raise ValueError(f"all inputs must have one batch size. Received: {received}")
 
 
+def check_alike(shapes, ranks, widths=None):
+    """Refuse inputs of wrong shapes, or that differ in anything but the width.
+
+    Args:
+        shapes: `{name: shape}`.
+        ranks: ranks that are right.
+        widths: `{name: width}` of what was built, None before that.
+    """
+    check_shapes({name: (shape, ranks) for name, shape in shapes.items()}, widths)
+    outer = [shape[:-1] for shape in shapes.values()]
+    alike = len({len(shape) for shape in outer}) == 1 and all(
+        len(set(sizes) - {None}) <= 1 for sizes in zip(*outer, strict=True)
+    )
+    if not alike:
+        received = ", ".join(f"{name}_shape={tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(
+            f"{' and '.join(shapes)} may differ in their widths alone. Received: {received}"
+        )
+
+
 def check_mask(name, mask, shape):
     """Refuse a mask whose rank or known lengths are not those of `shape`.
 

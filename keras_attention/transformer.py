@@ -4,7 +4,8 @@ import keras
 from keras import ops
 
 from . import masking
-from .heads import CrossAttention, WeightedLayer, build_given, given
+from .given import build_given, given_layer
+from .heads import CrossAttention, WeightedLayer
 from .scores import is_width
 from .self_attention import ONWARD, SelfAttention
 from .shapes import check_mask, check_shapes
@@ -54,7 +55,7 @@ class _Block(WeightedLayer):
 
     def _given_or_made(self, attention, kind, name, **kwargs):
         """The attention that was given, or one made of the block's own arguments."""
-        attention = given(attention, kind, name)
+        attention = given_layer(attention, kind, name)
         if attention is not None:
             return attention
         if self.num_heads is None:

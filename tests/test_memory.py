@@ -9,7 +9,8 @@ from keras import ops
 
 import keras_attention as ka
 from keras_attention.episodic import EpisodicMemory
-from keras_attention.memory import KeyValueMemory, linear, position_encoding
+from keras_attention.memory import KeyValueMemory, position_encoding
+from keras_attention.normalizers import linear
 from keras_attention.scores import MultiDimensionalScore
 
 

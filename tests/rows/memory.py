@@ -4,7 +4,8 @@ import reference
 from case import DK, DQ, DV, B, Case, S, T, U, W
 from reference import memory as paper
 
-from keras_attention.memory import KeyValueMemory, linear
+from keras_attention.memory import KeyValueMemory
+from keras_attention.normalizers import linear
 
 SCORES = {
     "dot": (reference.dot, "dot_score"),

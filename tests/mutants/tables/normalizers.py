@@ -55,8 +55,8 @@ MUTANTS = [
     ),
     Mutant(
         FILE,
-        "widen(ops.convert_to_tensor(scores)), 0.0)",
-        "widen(ops.convert_to_tensor(scores)), 99.0)",
+        ", 0.0)\n    return where_readable(mask, ops.sigmoid(scores)",
+        ", 99.0)\n    return where_readable(mask, ops.sigmoid(scores)",
         TESTS,
         reason="The sigmoid of a masked score is selected away, and so is its gradient.",
     ),

@@ -92,18 +92,6 @@ MUTANTS = [
         "",
         contracts("decoder_options and config"),
     ),
-    Mutant(
-        FILE,
-        '"kernel_constraint": self.kernel_constraint,',
-        "",
-        "tests/test_known_failures.py -k options_of",
-    ),
-    Mutant(
-        FILE,
-        '"use_bias": self.use_bias,\n            "kernel_init',
-        '"kernel_init',
-        TESTS.format("options_that_are_used"),
-    ),
     Mutant(FILE, "        check_batches(**shapes)\n", "", contracts("built_layer")),
     Mutant(
         FILE,

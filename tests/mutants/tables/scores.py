@@ -3,7 +3,6 @@
 from .. import Mutant, contracts
 
 FILE = "keras_attention/scores.py"
-OPTIONS = "tests/test_known_failures.py -k options_of"
 
 
 def reference_of(name):
@@ -52,31 +51,6 @@ MUTANTS = [
         "len(query_shape)",
         contracts("score and wrong_shapes"),
     ),
-    Mutant(FILE, "return initializer.clone()", "return initializer", contracts("kernels_of_one")),
-    Mutant(
-        FILE,
-        "kernel_regularizer=self.kernel_regularizer,",
-        "",
-        contracts("regularizers_and_constraints"),
-    ),
-    Mutant(
-        FILE,
-        "kernel_constraint=self.kernel_constraint,",
-        "",
-        contracts("regularizers_and_constraints"),
-    ),
-    Mutant(
-        FILE,
-        "kernel_initializer=fresh(self.kernel_initializer),",
-        "",
-        OPTIONS,
-    ),
-    Mutant(
-        FILE,
-        '**{"use_bias": False, **kwargs},',
-        '**{**kwargs, "use_bias": False},',
-        OPTIONS,
-    ),
     Mutant(
         FILE,
         "hidden = self.activation(query + ops.expand_dims(projected_key, -3))",
@@ -120,12 +94,6 @@ MUTANTS = [
         '"activation": keras.activations.serialize(self.activation),',
         "",
         contracts("mlp_score and config"),
-    ),
-    Mutant(
-        FILE,
-        "return ops.cast(initializer(shape, dtype=wide_dtype(dtype)), dtype)",
-        "return initializer(shape, dtype=dtype)",
-        contracts("decoder_luong and bfloat16"),
     ),
     Mutant(
         FILE,

@@ -2,7 +2,7 @@
 
 from .. import Mutant, contracts
 
-FILE = "keras_attention/saving.py"
+FILE = "keras_attention/given.py"
 SAVING = contracts("(attention_bilinear_key or hierarchical) and saving")
 
 MUTANTS = [
