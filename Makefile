@@ -15,15 +15,16 @@ PYTHON_CANDIDATES ?= python3 python3.11 python3.12 python3.13 python
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# Contracts 1-8 run on JAX too, here over a row of each kind; what concerns TensorFlow, export or
-# recipes does not.
-JAX_TESTS := tests/test_contracts.py tests/test_masking.py tests/test_normalizers.py \
-	tests/test_recurrent.py tests/test_decoding.py tests/test_extraction.py \
-	tests/test_known_failures.py tests/test_hard.py tests/test_positional_scores.py \
-	tests/test_local.py tests/test_monotonic.py tests/test_self_attention.py \
-	tests/test_positions.py tests/test_transformer.py tests/test_pooling.py \
-	tests/test_hierarchical.py tests/test_attention_gru.py tests/test_memory.py \
-	tests/test_coupled.py tests/test_graph.py tests/test_ensemble.py
+# What runs on JAX too: contracts 1-8, in `make test` over a row of each kind, and what has loops or
+# chance of its own; in `make matrix` over all rows, and the tests of every layer.
+JAX_SAMPLE := tests/test_contracts.py tests/test_masking.py tests/test_normalizers.py \
+	tests/test_recurrent.py tests/test_decoding.py tests/test_hard.py tests/test_local.py \
+	tests/test_monotonic.py
+JAX_TESTS := $(JAX_SAMPLE) tests/test_extraction.py tests/test_known_failures.py \
+	tests/test_positional_scores.py tests/test_self_attention.py tests/test_positions.py \
+	tests/test_transformer.py tests/test_pooling.py tests/test_hierarchical.py \
+	tests/test_attention_gru.py tests/test_memory.py tests/test_coupled.py tests/test_graph.py \
+	tests/test_ensemble.py
 
 .PHONY: help
 help:  ## list the targets
@@ -81,7 +82,7 @@ test-tensorflow: .venv/.dev  ## the test suite on the TensorFlow backend
 .PHONY: test-jax
 test-jax: .venv/.dev  ## the contracts of the layers on the JAX backend
 	KERAS_BACKEND=jax JAX_ENABLE_X64=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup \
-	  -m "not slow" $(JAX_TESTS) $(ARGS)
+	  -m "not slow" $(JAX_SAMPLE) $(ARGS)
 
 .PHONY: test-slow
 test-slow: .venv/.dev  ## the tests that take minutes
@@ -96,7 +97,7 @@ matrix: .venv/.dev  ## every row of the table as SavedModel, TFLite and ONNX, an
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n $(WORKERS) --matrix \
 	  tests/test_contracts_export.py $(ARGS)
 	KERAS_BACKEND=jax JAX_ENABLE_X64=1 $(BIN)/python -m pytest -q -n $(WORKERS) --matrix \
-	  tests/test_contracts.py $(ARGS)
+	  --dist loadgroup $(JAX_TESTS) $(ARGS)
 
 .PHONY: check
 check: .venv/.dev  ## lint, formatting and the quick tests of structure

@@ -232,6 +232,28 @@ def test_an_encoder_is_saved_with_the_ensemble(tmp_path):
     assert_all_close(loaded(ids), model(ids), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        lambda: keras.Sequential([keras.layers.Dense(3, "relu"), keras.layers.Dense(2)]),
+        lambda: keras.Sequential([keras.Input((None, DV)), keras.layers.Dense(2)]),
+        lambda: keras.layers.RNN(
+            [keras.layers.GRUCell(3), keras.layers.GRUCell(2)], return_sequences=True
+        ),
+    ],
+    ids=["layers", "with_an_input", "cells"],
+)
+def test_encoders_of_several_layers_are_saved_and_loaded(encoder, tmp_path):
+    inputs = [keras.Input((None, DV)) for _ in range(2)]
+    model = keras.Model(inputs, AttentionEnsemble(encoder=encoder())(inputs))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    given = [np.random.default_rng(k).normal(size=(B, T, DV)) for k in range(2)]
+    assert_all_close(loaded(given), model(given), rtol=0, atol=0)
+    if not isinstance(loaded.layers[-1].encoder, keras.Model):  # which is built by itself
+        assert [w.path for w in loaded.weights] == [w.path for w in model.weights]
+
+
 def test_an_encoder_belongs_to_one_ensemble():
     encoder = keras.layers.Dense(3)
     x = np.ones((B, T, DV), "float32")
