@@ -88,15 +88,12 @@ def read_pairs(path: StrPath, report: Report = print) -> Pairs:
     lines = _read_lines(path)
     while not lines[-1]:
         lines.pop()
-    bad = _BadLines(report)
+    bad = BadLines(report)
     pairs = Pairs([], [])
     for number, line in enumerate(lines, start=1):
         try:
-            columns = _text(line).split("\t")
-            if len(columns) < 2:
-                raise _BadLine("one column; expected source TAB target")
-            source, target = (_not_empty(column) for column in columns[:2])
-        except _BadLine as reason:
+            source, target = pair_of(line)
+        except BadLine as reason:
             bad.add(path, number, reason)
             continue
         pairs.source.append(source)
@@ -125,14 +122,14 @@ def read_parallel(source_path: StrPath, target_path: StrPath, report: Report = p
             f"{source_path} has {len(sides[0])} lines but {target_path} has {len(sides[1])}; "
             "line-aligned files need the same number."
         )
-    bad = _BadLines(report)
+    bad = BadLines(report)
     pairs = Pairs([], [])
     for number, lines in enumerate(zip(*sides, strict=True), start=1):
         sentences = []
         for path, line in zip((source_path, target_path), lines, strict=True):
             try:
                 sentences.append(_not_empty(_text(line)))
-            except _BadLine as reason:
+            except BadLine as reason:
                 bad.add(path, number, reason)
                 break
         if len(sentences) == 2:
@@ -263,11 +260,19 @@ def from_files(
     return _limited(corpus, limit)
 
 
-class _BadLine(Exception):
+def pair_of(line: bytes) -> tuple[str, str]:
+    """The sentences of a line of a tab-separated file, or a `BadLine`."""
+    columns = _text(line).split("\t")
+    if len(columns) < 2:
+        raise BadLine("one column; expected source TAB target")
+    return _not_empty(columns[0]), _not_empty(columns[1])
+
+
+class BadLine(Exception):
     """Why a line cannot be used."""
 
 
-class _BadLines:
+class BadLines:
     """Names the first bad lines and counts all of them."""
 
     def __init__(self, report: Report) -> None:
@@ -308,19 +313,19 @@ def _read_lines(path: StrPath) -> list[bytes]:
 
 def _text(line: bytes) -> str:
     if b"\x00" in line:
-        raise _BadLine("NUL byte")
+        raise BadLine("NUL byte")
     if not line.strip():
-        raise _BadLine("empty line")
+        raise BadLine("empty line")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _BadLine(f"not UTF-8 (byte {error.start + 1})") from None
+        raise BadLine(f"not UTF-8 (byte {error.start + 1})") from None
 
 
 def _not_empty(sentence: str) -> str:
     sentence = sentence.strip()
     if not sentence:
-        raise _BadLine("empty side")
+        raise BadLine("empty side")
     return sentence
 
 
