@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from . import masking, normalizers, scores
+from .regularizers import penalty
 from .shapes import check_mask, checked_masks, widths_of
 
 
@@ -78,7 +79,8 @@ class Attention(keras.layers.Layer):
         attention_mask: boolean (B, T, S).
         use_causal_mask: whether a query may read only keys up to its own position, the last query
             standing at the last key. (`keras.layers.Attention` lets the first query stand at the
-            first key: the same where T = S, of no use over a cache.)
+            first key: the same where T = S, of no use over a cache.) Padding at the end of the
+            keys is counted: where T != S, give rows of other lengths an `attention_mask`.
         return_attention_scores: whether to return the weights too.
         training: whether to drop weights.
 
@@ -121,7 +123,7 @@ class Attention(keras.layers.Layer):
         self.score = scores.get(score, dtype=self.dtype_policy)
         self.normalizer = normalizers.get(normalizer)
         self.dropout = dropout
-        self.weights_regularizer = keras.regularizers.get(weights_regularizer)
+        self.weights_regularizer = penalty(weights_regularizer)
         self.seed = seed
         self._widths = None  # of the inputs; known when built
         self._dropout = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy)

@@ -13,6 +13,7 @@ from keras import ops
 
 from .loops import write_row
 from .normalizers import wide_dtype, widen
+from .scores import is_width
 
 # Of continuations that cannot be: low enough to lose against all others, small enough that sums
 # of it stay finite in float32.
@@ -60,7 +61,8 @@ def greedy_search(
         A `SearchResult` of tokens (B, L), scores (B,), lengths (B,) and alignments (B, L, S).
 
     Raises:
-        ValueError: if `max_length` is below 1 or `states` is empty.
+        ValueError: if `max_length` is not a positive int, if `states` or `memory` is not a tuple,
+            or if the step returns something else than is said above.
 
     Example:
 
@@ -74,10 +76,10 @@ def greedy_search(
     >>> found.tokens.numpy().tolist(), found.lengths.numpy().tolist()
     ([[1, 2, 3, 4, 4, 4]], [4])
     """
-    _check(states, max_length)
+    states, memory = _checked(states, memory, max_length=max_length)
     batch = ops.shape(states[0])[0]
     tokens = ops.full((batch,), start_id, dtype="int32")
-    logits, _, weights = step(tokens, states, *memory)  # for shapes and types alone
+    logits, weights = _first(step, tokens, states, memory, end_id)
     history = _History(max_length, batch, end_id, weights)
 
     def body(index, tokens, states, scores, done, buffers):
@@ -89,6 +91,7 @@ def greedy_search(
         scores = scores + ops.where(done, 0.0, ops.squeeze(best, 1))
         tokens = ops.where(done, end_id, ops.cast(ops.squeeze(chosen, 1), "int32"))
         buffers = history.write(buffers, index, tokens, weights, done)
+        states = tuple(states)
         return index + 1, tokens, states, scores, ops.logical_or(done, tokens == end_id), buffers
 
     _, _, _, scores, _, buffers = ops.while_loop(
@@ -97,7 +100,7 @@ def greedy_search(
         (
             ops.convert_to_tensor(0, "int32"),
             tokens,
-            tuple(states),
+            states,
             ops.zeros((batch,), dtype=wide_dtype(logits.dtype)),
             ops.zeros((batch,), dtype="bool"),
             history.buffers,
@@ -145,7 +148,8 @@ def beam_search(
         scores of about -1e9 over their length penalty.
 
     Raises:
-        ValueError: if `max_length` or `beam_width` is below 1 or `states` is empty.
+        ValueError: if `max_length` or `beam_width` is not a positive int, if `states` or `memory`
+            is not a tuple, or if the step returns something else than is said above.
 
     Example:
 
@@ -163,15 +167,13 @@ def beam_search(
         Wu et al., "Google's Neural Machine Translation System", 2016, equation 14 (the length
         penalty).
     """
-    if beam_width < 1:
-        raise ValueError(f"beam_width must be at least 1. Received: beam_width={beam_width}")
-    _check(states, max_length)
+    states, memory = _checked(states, memory, max_length=max_length, beam_width=beam_width)
     batch = ops.shape(states[0])[0]
     states = tuple(_tile(state, beam_width) for state in states)
     memory = tuple(None if part is None else _tile(part, beam_width) for part in memory)
     rows = batch * beam_width
     tokens = ops.full((rows,), start_id, dtype="int32")
-    logits, _, weights = step(tokens, states, *memory)  # for shapes and types alone
+    logits, weights = _first(step, tokens, states, memory, end_id)
     vocabulary = logits.shape[-1]
     history = _History(max_length, rows, end_id, weights)
     first_of_beam = ops.expand_dims(ops.arange(batch, dtype="int32") * beam_width, 1)  # (B, 1)
@@ -270,11 +272,47 @@ def _lengths(tokens, end_id, max_length):
     return ops.minimum(before + 1, max_length)
 
 
-def _check(states, max_length):
+def _checked(states, memory, **counts):
+    """States and memory as tuples."""
+    for name, count in counts.items():
+        if not is_width(count):
+            raise ValueError(f"{name} must be a positive int. Received: {name}={count!r}")
+    for name, given in (("states", states), ("memory", memory)):
+        if not isinstance(given, tuple | list):
+            raise ValueError(
+                f"{name} must be a tuple of tensors. "
+                f"Received: {name} of type {type(given).__name__}"
+            )
     if not states:
         raise ValueError(
             "states must hold at least one tensor: its first axis is the batch. "
             f"Received: states={states!r}"
         )
-    if max_length < 1:
-        raise ValueError(f"max_length must be at least 1. Received: max_length={max_length}")
+    return tuple(states), tuple(memory)
+
+
+def _first(step, tokens, states, memory, end_id):
+    """Logits and weights of a step, for their shapes and types alone; refuses a wrong step."""
+    returned = step(tokens, states, *memory)
+    if not (isinstance(returned, tuple | list) and len(returned) == 3):
+        raise ValueError(
+            "step must return (logits, states, weights), with None for weights it does not have. "
+            f"Received: {len(returned) if isinstance(returned, tuple | list) else 1} values"
+        )
+    logits, moved, weights = returned
+    if len(logits.shape) != 2 or logits.shape[-1] is None:
+        raise ValueError(
+            "step must return logits of shape (batch, vocabulary) with a known vocabulary. "
+            f"Received: logits.shape={tuple(logits.shape)}"
+        )
+    if not isinstance(moved, tuple | list) or len(moved) != len(states):
+        raise ValueError(
+            f"step must return as many states as it is given, a tuple of {len(states)}. "
+            f"Received: {len(moved) if isinstance(moved, tuple | list) else type(moved).__name__}"
+        )
+    if not 0 <= end_id < logits.shape[-1]:
+        raise ValueError(
+            f"end_id must be a token of the vocabulary of {logits.shape[-1]}. "
+            f"Received: end_id={end_id}"
+        )
+    return logits, weights

@@ -9,7 +9,7 @@ from . import masking, normalizers, scores
 from .attention import pair_spec, read
 from .kernels import KernelLayer
 from .normalizers import proportional, widen
-from .shapes import check_alike, check_mask, checked_masks, widths_of
+from .shapes import check_alike, check_built, check_mask, checked_masks, widths_of
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -123,6 +123,7 @@ class GraphAttention(keras.layers.Layer):
             value_mask: boolean (B, S).
             training: handed on to the normalizer.
         """
+        check_built(self, "rank")
         readable = masking.combine_masks(
             masking.over_queries(query_mask), masking.over_keys(value_mask)
         )  # (B, T, S), each axis may be 1

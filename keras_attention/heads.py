@@ -10,8 +10,9 @@ from keras import ops
 from . import masking, normalizers, scores
 from .attention import attend, read
 from .kernels import KernelLayer, fresh
+from .regularizers import penalty
 from .scores import is_width
-from .shapes import check_batches, check_mask, check_shapes
+from .shapes import check_batches, check_built, check_mask, check_shapes
 
 
 class WeightedLayer(KernelLayer):
@@ -86,7 +87,7 @@ class MultiHead(WeightedLayer):
         self.score = scores.get(score, dtype=self.dtype_policy)
         self.normalizer = normalizers.get(normalizer)
         self.dropout = dropout
-        self.weights_regularizer = keras.regularizers.get(weights_regularizer)
+        self.weights_regularizer = penalty(weights_regularizer)
         self.use_output = use_output
         self.output_dim = output_dim
         self.seed = seed
@@ -282,6 +283,7 @@ class CrossAttention(MultiHead):
         Returns:
             Projected keys (B, G, S, ...) and values (B, G, S, dv).
         """
+        check_built(self, "project_memory")
         if memory_mask is not None:
             memory = masking.select(memory, ops.cast(memory_mask, "bool"))
         return self.score.project_key(self._project_key(memory)), self._project_value(memory)

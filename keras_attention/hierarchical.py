@@ -179,7 +179,7 @@ class HierarchicalAttention(keras.layers.Layer):
         )  # (B*S, W, V)
 
         def up(vectors):
-            vectors = ops.reshape(vectors, (-1, sentences, self._sentence_width))  # (B, S, V)
+            vectors = ops.reshape(vectors, (batch, sentences, self._sentence_width))  # (B, S, V)
             return _encode(self.sentence_encoder, vectors, sentence_mask)
 
         ask = return_attention_scores

@@ -79,6 +79,16 @@ class Kernels:
         }
 
 
+def project(dense, x):
+    """`dense(x)` for x (..., D), as a product of two matrices.
+
+    Keras takes tensors of more axes through `tensordot`, whose gradient XLA does not compile in a
+    loop over batches of unknown size, and the scores of a decoder stand in one.
+    """
+    *outer, width = ops.shape(x)
+    return ops.reshape(dense(ops.reshape(x, (-1, width))), (*outer, dense.units))
+
+
 class KernelLayer(Kernels, keras.layers.Layer):
     """Base of layers with kernels that can be told of biases, too.
 

@@ -6,6 +6,8 @@ from keras import ops
 from . import masking, normalizers, scores
 from .attention import as_sequence, pair_spec, read
 from .kernels import Kernels
+from .positions import within
+from .regularizers import penalty
 from .scores import is_width, pair_score
 from .shapes import checked_masks, widths_of
 
@@ -123,7 +125,7 @@ class LocalAttention(Kernels, keras.layers.Layer):
         self.predictive = predictive
         self.units = units
         self.dropout = dropout
-        self.weights_regularizer = keras.regularizers.get(weights_regularizer)
+        self.weights_regularizer = penalty(weights_regularizer)
         self.seed = seed
         self._widths = None  # of the inputs; known when built
         self._predictor = []  # the two layers of local-p
@@ -175,7 +177,7 @@ class LocalAttention(Kernels, keras.layers.Layer):
         slots = ops.arange(2 * self.window + 1, dtype="int32")  # (W,)
         positions = ops.expand_dims(first, -1) + slots  # (B, T, W)
         distance = ops.cast(positions, center.dtype) - ops.expand_dims(center, -1)
-        rows = ops.clip(positions, 0, keys - 1)
+        rows = within(positions, keys)
         mask = masking.combine_masks(
             ops.equal(rows, positions),  # within the memory
             ops.abs(distance) <= self.window,
@@ -257,7 +259,7 @@ def _spread(windows, first, keys):
     batch, queries, width = ops.shape(windows)
     slots = ops.arange(keys, dtype="int32") - ops.expand_dims(first, -1)  # (B, T, S)
     inside = ops.logical_and(slots >= 0, slots < width)
-    slots = ops.reshape(ops.clip(slots, 0, width - 1), (batch * queries, keys))
+    slots = ops.reshape(within(slots, width), (batch * queries, keys))
     spread = _take_rows(ops.reshape(windows, (batch * queries, width)), slots)
     spread = ops.reshape(spread, (batch, queries, keys))
     return ops.where(inside, spread, ops.zeros((), dtype=windows.dtype))

@@ -316,7 +316,7 @@ class KeyValueMemory(HopsLayer):
             raise ValueError(
                 f"tying must be one of {', '.join(_TYINGS)}. Received: tying={tying!r}"
             )
-        self.score = scores.get(score, dtype=self.dtype_policy)
+        self.score = scores.placeless(score, self.dtype_policy)
         self.units = units
         self.tying = tying
         self.temporal = temporal

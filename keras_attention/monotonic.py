@@ -8,7 +8,7 @@ from .attention import pair_spec, read
 from .loops import run_steps
 from .normalizers import wide_dtype, widen
 from .scores import pair_score
-from .shapes import checked_masks, widths_of
+from .shapes import check_built, checked_masks, widths_of
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -129,6 +129,7 @@ class MonotonicAttention(keras.layers.Layer):
         Returns:
             The values with masked rows selected to 0, (B, S, Dv), and the projected keys.
         """
+        check_built(self, "prepare_memory")
         key = value if key is None else key
         if memory_mask is not None:
             memory_mask = ops.cast(memory_mask, "bool")

@@ -5,12 +5,13 @@ float32 or wider, gives masked keys a weight of exactly 0, and gives a row witho
 key nothing but zeros. One that draws or holds weights is a layer with that call; see `hard.py`.
 """
 
+import inspect
 from collections.abc import Callable
 
 import keras
 from keras import ops
 
-from .given import revived
+from .given import revived, takes
 
 # Stands in for the score of a masked key: finite in float32, so that a row of nothing else has
 # finite weights and gradients, and below any score that a model computes.
@@ -288,16 +289,23 @@ def get(normalizer: str | dict | Callable) -> Callable:
     Raises:
         ValueError: for an unknown name, naming those there are.
     """
-    if callable(normalizer):
-        return normalizer
     if isinstance(normalizer, dict):
-        return revived(normalizer)
+        normalizer = revived(normalizer)
+    if callable(normalizer) and not isinstance(normalizer, type) and _knows_masks(normalizer):
+        return normalizer
     if isinstance(normalizer, str) and normalizer in _NAMED:
         return _NAMED[normalizer]
     raise ValueError(
         f"normalizer must be one of {', '.join(_NAMED)}, or a callable "
         f"(scores, mask, training) -> weights. Received: normalizer={normalizer!r}"
     )
+
+
+def _knows_masks(normalizer):
+    if isinstance(normalizer, keras.layers.Layer):
+        return takes(normalizer, "mask")
+    parameters = inspect.signature(normalizer).parameters.values()
+    return any(p.name == "mask" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def build(normalizer: Callable, scores_shape: tuple):

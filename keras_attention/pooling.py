@@ -6,6 +6,7 @@ from keras import ops
 from . import masking, normalizers, scores
 from .attention import attend, read
 from .kernels import KernelLayer
+from .regularizers import penalty
 from .scores import is_width
 from .shapes import check_mask, check_shapes
 
@@ -33,7 +34,7 @@ class _Pooling(KernelLayer):
         self.activation = keras.activations.get(activation)
         self.normalizer = normalizers.get(normalizer)
         self.dropout = dropout
-        self.weights_regularizer = keras.regularizers.get(weights_regularizer)
+        self.weights_regularizer = penalty(weights_regularizer)
         self.seed = seed
         self._widths = None  # of the inputs; known when built
         self._hidden = None
@@ -167,7 +168,7 @@ class AttentionPooling(_Pooling):
         if not (hops is None or is_width(hops)):
             raise ValueError(f"hops must be a positive int or None. Received: hops={hops!r}")
         self.hops = hops
-        self.score = scores.get(score, dtype=self.dtype_policy)
+        self.score = scores.placeless(score, self.dtype_policy)
         self.query = None
 
     def _build_weighing(self, inputs_shape, units):

@@ -1,7 +1,8 @@
 """Scores to which positions matter: any score, plus a term of how far the key stands away.
 
 The last query stands at the last key, unless `offset` says where among the keys the first one
-does: needed where keys of a cache are not filled yet.
+does: needed where keys of a cache are not filled yet. Masked keys have positions too, so where
+queries and keys are of different sequences, padding behind the keys moves what a query is near.
 """
 
 import keras

@@ -226,7 +226,7 @@ class LearnedPositions(_AddedPositions):
                 f"Received: start_index={start_index}, inputs.shape={tuple(inputs.shape)}"
             )
         positions = ops.cast(self._positions(inputs, start_index, positions), "int32")
-        positions = ops.clip(positions, 0, self.max_length - 1)
+        positions = within(positions, self.max_length)
         encoding = ops.take(self.embeddings, positions, axis=0)  # (..., T, D)
         return _spread(ops.cast(encoding, self.compute_dtype), inputs)
 
@@ -308,3 +308,14 @@ class RotaryPositions(PositionLayer):
 
     def get_config(self):
         return {**super().get_config(), "max_wavelength": self.max_wavelength}
+
+
+def within(positions, length):
+    """Positions moved to the nearest of `0 ... length - 1`.
+
+    Not by `ops.clip`: integers clipped to 0 ... 6 become a ReLU6 on the way to TFLite, which has
+    none for integers.
+    """
+    last = length - 1
+    positions = ops.where(positions > last, last, positions)
+    return ops.where(positions < 0, 0, positions)

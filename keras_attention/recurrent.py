@@ -8,7 +8,7 @@ from .attention import attend, read
 from .kernels import KernelLayer, fresh, widely
 from .loops import run_steps
 from .scores import is_width
-from .shapes import check_batches, check_mask, check_shapes
+from .shapes import check_batches, check_built, check_mask, check_shapes
 
 _CELLS = {"gru": keras.layers.GRUCell, "lstm": keras.layers.LSTMCell}
 _STATES = {"gru": 1, "lstm": 2}
@@ -198,6 +198,7 @@ class AttentionDecoder(KernelLayer):
                 "Received: batch_size=None, encoder_state=None"
             )
         if encoder_state is not None:
+            check_built(self, "initial_state of an encoder_state")
             states = [self._computed(bridge(encoder_state)) for bridge in self._bridges]
             batch_size = ops.shape(encoder_state)[0]
         else:
@@ -223,6 +224,7 @@ class AttentionDecoder(KernelLayer):
         Returns:
             The memory with masked rows selected to 0, (B, S, Dm), and its projected keys.
         """
+        check_built(self, "prepare_memory")
         if memory_mask is not None:
             memory = masking.select(memory, ops.cast(memory_mask, "bool"))
         return memory, self.score.project_key(memory)

@@ -6,6 +6,8 @@ loss at any batch size, and on any number of replicas of equal batches, over whi
 mean of what layers add.
 """
 
+import inspect
+
 import keras
 from keras import ops
 
@@ -13,6 +15,24 @@ from .masking import combine_masks
 from .normalizers import widen
 
 register = keras.saving.register_keras_serializable("keras_attention")
+
+
+def penalty(weights_regularizer):
+    """The penalty of that config, or the callable itself; None stays None.
+
+    Raises:
+        ValueError: for one that does not take `(weights, mask)`, as those of kernels do not.
+    """
+    found = keras.regularizers.get(weights_regularizer)
+    if found is not None:
+        try:
+            inspect.signature(found).bind("weights", "mask")
+        except TypeError:
+            raise ValueError(
+                "weights_regularizer must be a callable (weights, mask) -> scalar, like "
+                f"EntropyPenalty(). Received: weights_regularizer={weights_regularizer!r}"
+            ) from None
+    return found
 
 
 class _Penalty(keras.regularizers.Regularizer):

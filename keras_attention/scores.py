@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from .given import revived
-from .kernels import Kernels
+from .kernels import Kernels, project
 from .normalizers import MASKED_SCORE, wide_dtype, widen
 
 register = keras.saving.register_keras_serializable("keras_attention")
@@ -370,11 +370,11 @@ class MLPScore(Kernels, Score):
         return self.key_dense(key)  # (B, S, U)
 
     def compare(self, query, projected_key):
-        query = ops.expand_dims(self.query_dense(query), -2)  # (B, T, 1, U)
+        query = ops.expand_dims(project(self.query_dense, query), -2)  # (B, T, 1, U)
         hidden = self.activation(query + ops.expand_dims(projected_key, -3))  # (B, T, S, U)
         for dense in self.hidden_denses:
-            hidden = self.activation(dense(hidden))
-        return widen(ops.squeeze(self.score_dense(hidden), -1))  # (B, T, S)
+            hidden = self.activation(project(dense, hidden))
+        return widen(ops.squeeze(project(self.score_dense, hidden), -1))  # (B, T, S)
 
     def get_config(self):
         return {
@@ -508,7 +508,7 @@ class LocationScore(Kernels, Score):
         return _positions(projected_key) < self.max_length  # (S,)
 
     def compare(self, query, projected_key):
-        scores = widen(self.query_dense(query))  # (B, T, L)
+        scores = widen(project(self.query_dense, query))  # (B, T, L)
         positions = ops.minimum(_positions(projected_key), self.max_length - 1)
         scores = ops.take(scores, positions, axis=-1)  # (B, T, S)
         # No `normalizer` sees this one, but whoever calls the score by itself.
@@ -621,6 +621,21 @@ def get(score: str | dict | Score, **kwargs) -> Score:
         f"argument: LocationScore(max_length), MultiDimensionalScore(dimensions). "
         f"Received: score={score!r}"
     )
+
+
+def placeless(score: str | dict | Score, dtype) -> Score:
+    """The score of `get`, which must not depend on where query and key stand.
+
+    Raises:
+        ValueError: for an unknown name, and for a score that does.
+    """
+    score = get(score, dtype=dtype)
+    if score.positional:
+        raise ValueError(
+            "score must not depend on positions: these queries stand nowhere among the keys. "
+            f"Received: score={type(score).__name__}"
+        )
+    return score
 
 
 def pair_score(score: str | dict | Score, dtype, refused=()) -> Score:

@@ -10,7 +10,7 @@ from .given import build_given, given_layer
 from .heads import MultiHead
 from .loops import write_rows
 from .scores import is_width
-from .shapes import check_batches, check_mask, check_shapes
+from .shapes import check_batches, check_built, check_mask, check_shapes
 
 _DIRECTIONS = {
     None: None,
@@ -161,10 +161,7 @@ class SelfAttention(MultiHead):
             Keys (B, G, L, ...) as the score projects them, values (B, G, L, value_dim), and which
             positions may be read, boolean (B, L).
         """
-        if not self.built:
-            raise ValueError(
-                f"build the layer before its cache. Received: {self.name!r}, not built"
-            )
+        check_built(self, "initial_cache")
         one = ops.zeros((1, 1, self._widths["inputs"]), dtype=self.compute_dtype)
         parts = self.score.project_key(self._project_key(one)), self._project_value(one)
         keys, values = (  # made for their shapes alone

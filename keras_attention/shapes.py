@@ -1,5 +1,6 @@
-"""Refusing tensors and masks of wrong shapes, with the same words in every layer."""
+"""Refusing what a layer cannot take, with the same words in every layer."""
 
+import keras
 from keras import ops
 
 from .masking import combine_masks
@@ -68,7 +69,13 @@ def check_mask(name, mask, shape):
     """
     if mask is None:
         return
-    received = tuple(ops.convert_to_tensor(mask).shape)
+    mask = ops.convert_to_tensor(mask)
+    if "float" in keras.backend.standardize_dtype(mask.dtype):
+        raise ValueError(
+            f"{name} must be boolean, True = may be read. What is added to scores elsewhere, 0 or "
+            f"a large negative number, is `bias == 0` here. Received: {name}.dtype={mask.dtype}"
+        )
+    received = tuple(mask.shape)
     of_pairs = name == "attention_mask"
     fits = len(received) == len(shape) and all(
         length in (None, wanted) or wanted is None or (length == 1 and (i == 0 or of_pairs))
@@ -76,9 +83,18 @@ def check_mask(name, mask, shape):
     )
     if not fits:
         letters = "batch, queries, keys" if of_pairs else "as its tensor without the width"
-        hint = " A mask of keys (batch, keys) goes to value_mask." if of_pairs else ""
+        hint = " A mask of keys (batch, keys) goes to the argument for that." if of_pairs else ""
         raise ValueError(
             f"{name} must have shape ({letters}) = {shape}.{hint} Received: {name}.shape={received}"
+        )
+
+
+def check_built(layer, needed_by):
+    """Refuse a method that reads weights of a layer that has none yet."""
+    if not layer.built:
+        raise ValueError(
+            f"build the layer, or call it once, before its {needed_by}. "
+            f"Received: {layer.name!r}, not built"
         )
 
 

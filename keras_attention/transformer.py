@@ -8,7 +8,7 @@ from .given import build_given, given_layer
 from .heads import CrossAttention, WeightedLayer
 from .scores import is_width
 from .self_attention import ONWARD, SelfAttention
-from .shapes import check_mask, check_shapes
+from .shapes import check_built, check_mask, check_shapes
 
 register = keras.saving.register_keras_serializable("keras_attention")
 
@@ -96,6 +96,7 @@ class _Block(WeightedLayer):
 
     def initial_cache(self, batch_size, length):
         """The cache of the self-attention before the first step: see `SelfAttention`."""
+        check_built(self, "initial_cache")
         return self.attention.initial_cache(batch_size, length)
 
     def _real(self, inputs, name, mask):
@@ -348,6 +349,7 @@ class TransformerDecoderBlock(_Block):
         Returns:
             Keys (B, G, S, ...) and values (B, G, S, value_dim).
         """
+        check_built(self, "project_memory")
         return self.cross_attention.project_memory(memory, memory_mask)
 
     def call(

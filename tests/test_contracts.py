@@ -286,6 +286,9 @@ def test_wrong_masks_are_refused(masked_case, made):
         for wrong in (mask[..., :-1], mask[:, None], mask[0]):
             with pytest.raises(ValueError, match=rf"{name}.*Received: {name}.shape="):
                 case.outputs(layer, inputs, {name: wrong})
+        # What is added to scores elsewhere says True where nothing may be read.
+        with pytest.raises(ValueError, match=rf"{name} must be boolean.*Received: {name}.dtype="):
+            case.outputs(layer, inputs, {name: np.where(mask, 0.0, -1e9)})
 
 
 def test_masks_from_upstream(masked_case, made):

@@ -326,12 +326,49 @@ def test_alignments_are_those_of_the_returned_tokens(query, cell):
     [
         ({"max_length": 0}, "max_length"),
         ({"beam_width": 0}, "beam_width"),
+        ({"max_length": 3.5}, "max_length"),
+        ({"beam_width": True}, "beam_width"),
         ({"states": ()}, "states"),
+        ({"states": {"h": 1}}, "states"),
+        ({"memory": None}, "memory"),
     ],
 )
 def test_wrong_arguments(change, name):
     arguments = {"states": (ops.zeros((1, 1)),), "max_length": 3, **change}
     searches = [ka.beam_search] if name == "beam_width" else [ka.beam_search, ka.greedy_search]
     for search in searches:
-        with pytest.raises(ValueError, match=f"Received: {name}="):
+        with pytest.raises(ValueError, match=f"Received: {name}"):
             search(lambda *_: None, start_id=START, end_id=END, **arguments)
+
+
+@pytest.mark.parametrize(
+    "returned, message",
+    [
+        (lambda logits, states: (logits, states), r"logits, states, weights.*Received: 2 values"),
+        (lambda logits, states: logits, "Received: 1 values"),
+        (lambda logits, states: (logits[:, None], states, None), r"logits\.shape=\(1, 1, 12\)"),
+        (lambda logits, states: (logits, (), None), "a tuple of 1. Received: 0"),
+        (lambda logits, states: (logits, states[0], None), "a tuple of 1. Received: "),
+        (lambda logits, states: (logits[:, :1], states, None), f"Received: end_id={END}"),
+    ],
+)
+def test_a_wrong_step_is_refused(returned, message):
+    logits = ops.ones((1, 12))
+    for search in (ka.beam_search, ka.greedy_search):
+        with pytest.raises(ValueError, match=message):
+            search(
+                lambda tokens, states: returned(logits, states),
+                (ops.zeros((1, 1)),),
+                start_id=START,
+                end_id=END,
+                max_length=3,
+                **({"beam_width": 1} if search is ka.beam_search else {}),
+            )
+
+
+def test_states_as_a_list():
+    def step(tokens, states):
+        return ops.one_hot(tokens + 1, 12), list(states), None
+
+    found = ka.greedy_search(step, [ops.zeros((1, 1))], start_id=START, end_id=END, max_length=3)
+    assert found.tokens.shape == (1, 3)

@@ -297,3 +297,14 @@ def test_a_runner_is_used_again_and_again(path):
     assert run.inputs == {"source": ((None, None), "int32")}
     for shape in ((1, 2), (3, 1), (1, 2), (2, 8)):
         assert run({"source": ids(*shape)})["values"].shape == (*shape, U)
+
+
+@pytest.mark.parametrize("count", [2, 7])  # of integers up to 1 and up to 6
+def test_positions_are_clipped_without_relu6(count, tmp_path):
+    inputs = layers.Input((None, 4))
+    x = keras_attention.LearnedPositions(count)(inputs)
+    local = keras_attention.LocalAttention(window=3)(x, x, return_attention_scores=True)
+    model = keras.Model(inputs, local)
+    path = export_tflite(model, tmp_path / "m.tflite")
+    for length in (1, count):
+        check_parity(model, path, {model.inputs[0].name: RANDOM.normal(size=(2, length, 4))})

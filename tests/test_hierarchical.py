@@ -258,3 +258,8 @@ def test_a_mask_for_all_documents():
         layer(words, mask=mask, return_attention_scores=True), expected, strict=True
     ):
         np.testing.assert_array_equal(array(found), array(wanted))
+
+
+def test_documents_without_sentences():
+    document = array(HierarchicalAttention()(np.zeros((2, 0, 3, DV))))
+    np.testing.assert_array_equal(document, np.zeros((2, DV)))

@@ -387,3 +387,21 @@ def test_a_fresh_process_needs_only_the_package(tmp_path, made):
         text=True,
     )
     assert done.stdout == "done\n", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "method, create, arguments",
+    [
+        ("prepare_memory", lambda: ka.AttentionDecoder(3), [(2, 5, 6)]),
+        ("initial_state", lambda: ka.AttentionDecoder(3), [None, (2, 6)]),
+        ("prepare_memory", ka.MonotonicAttention, [(2, 5, 6)]),
+        ("rank", ka.GraphAttention, [(2, 3, 6), (2, 5, 6)]),
+        ("project_memory", lambda: ka.TransformerDecoderBlock(8, 2), [(2, 5, 6)]),
+        ("initial_cache", lambda: ka.TransformerEncoderBlock(8, 2), None),
+        ("initial_cache", lambda: ka.SelfAttention(2), None),
+    ],
+)
+def test_a_method_that_needs_weights_before_there_are_any(method, create, arguments):
+    given = [shape and np.ones(shape, "float32") for shape in arguments] if arguments else [2, 4]
+    with pytest.raises(ValueError, match=f"build the layer.*before its {method}.*Received: "):
+        getattr(create(), method)(*given)

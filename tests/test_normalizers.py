@@ -250,3 +250,9 @@ def test_a_normalizer_of_ones_own():
         context, np.repeat(value.mean(1, keepdims=True), 3, 1), rtol=1e-5, atol=1e-6
     )
     assert ka.Attention.from_config(layer.get_config()).normalizer is uniform
+
+
+@pytest.mark.parametrize("wrong", [ops.softmax, keras.activations.softmax, ka.GumbelSoftmax])
+def test_what_knows_no_mask_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"\(scores, mask, training\) -> weights"):
+        normalizers.get(wrong)

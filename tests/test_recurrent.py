@@ -164,6 +164,20 @@ def test_gradients_under_dropout_and_compiled(made, backend):
     assert all(np.isfinite(g).all() and np.any(g != 0) for g in arrays(found))
 
 
+@pytest.mark.parametrize(
+    "score", ["additive", "bilinear", ka.MLPScore([4, 3]), ka.LocationScore(7)]
+)
+def test_compiled_training_with_a_smaller_last_batch(score):
+    inputs = [keras.Input((T, DE)), keras.Input((S, DV))]
+    outputs, _ = ka.AttentionDecoder(U, score=score)(*inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(outputs))
+    model.compile("sgd", "mse", jit_compile=True)
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(4, T, DE)), rng.normal(size=(4, S, DV))]
+    history = model.fit(x, np.ones((4, T, 1)), batch_size=3, epochs=3, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+
+
 def test_training_a_model_that_saves_and_loads(tmp_path):
     """Encoder, bridge, decoder, upstream masks: trained, saved, loaded."""
     source = keras.Input((None,), dtype="int32", name="source")

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 
 import keras
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from case import DQ, DV, EXACT, B, S, T
 from keras import ops
 
-from keras_attention import Attention
+from keras_attention import Attention, LocalAttention, SelfAttention
 from keras_attention.regularizers import (
     CoveragePenalty,
     DiversityPenalty,
@@ -184,7 +185,7 @@ def test_joins_the_loss_of_a_model(penalty, formula, tmp_path):
 
 REPLICAS = """
 import sys, keras, numpy as np, tensorflow as tf
-from keras_attention import Attention
+from keras_attention import Attention, LocalAttention, SelfAttention
 from keras_attention.regularizers import DiversityPenalty
 
 cpu = tf.config.list_physical_devices("CPU")[0]
@@ -212,3 +213,10 @@ def test_the_same_on_one_replica_and_on_two(tmp_path):
     )
     one, two = map(np.load, files)
     np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [Attention, partial(LocalAttention, window=2), SelfAttention])
+@pytest.mark.parametrize("wrong", ["l2", keras.regularizers.L1(0.1), lambda weights: 0.0])
+def test_a_regularizer_of_kernels_is_refused(layer, wrong):
+    with pytest.raises(ValueError, match=r"\(weights, mask\) -> scalar.*Received: weights_reg"):
+        layer(weights_regularizer=wrong)
