@@ -77,16 +77,20 @@ test: test-tensorflow test-jax  ## install everything and run the test suite on 
 
 .PHONY: test-tensorflow
 test-tensorflow: .venv/.dev  ## the test suite on the TensorFlow backend
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not slow" $(ARGS)
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not slow and not kill" $(ARGS)
 
 .PHONY: test-jax
 test-jax: .venv/.dev  ## the contracts of the layers on the JAX backend
 	KERAS_BACKEND=jax JAX_ENABLE_X64=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup \
-	  -m "not slow" $(JAX_SAMPLE) $(ARGS)
+	  -m "not slow and not kill" $(JAX_SAMPLE) $(ARGS)
 
 .PHONY: test-slow
 test-slow: .venv/.dev  ## the tests that take minutes
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m slow $(ARGS)
+
+.PHONY: kill
+kill: .venv/.dev  ## kill trainings at random steps; they must end as if they had not been killed
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m kill $(ARGS)
 
 .PHONY: mutants
 mutants: .venv/.dev  ## break the code on purpose; tests must notice (ARGS="--only scores.py")

@@ -24,7 +24,7 @@ def measure(folder: Path, data_dir: Path | None) -> dict:
     run = translation.load_run(folder)
     corpus = translation.load_corpus(run.config, data_dir)
     texts = corpus.test.source
-    references = translation.surface(corpus.test.target, corpus.target)
+    references = metrics.surface(corpus.test.target, corpus.target)
     ids = to_ids(texts, run.source)
     order = np.argsort(ids.row_lengths().numpy(), kind="stable")
     found = {"sentences": len(texts)}
@@ -41,7 +41,7 @@ def measure(folder: Path, data_dir: Path | None) -> dict:
                 joined = run.target.detokenize(tf.constant(tokens)).numpy()
                 for row, text in zip(rows, joined, strict=True):
                     hypotheses[row] = text.decode()
-            tokenizer = translation.bleu_tokenizer(corpus.target)
+            tokenizer = metrics.bleu_tokenizer(corpus.target)
             match = translation_export.token_match(run, path, texts)
             found[quantize or "float32"] = {
                 "bytes": report.bytes,

@@ -21,7 +21,7 @@ from keras_attention.export.errors import ExportError
 from .errors import Interrupted, RunError, UsageError
 from .options import RECIPES, flag, parse
 from .terminal import news, print_figures, progress, show
-from .translation_options import ATTENTIONS, PHRASEBOOK, Config
+from .translation_options import ATTENTIONS, FREE_WHEN_RESUMED, PHRASEBOOK, Config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,20 +162,23 @@ def _train(options) -> None:
         for field in dataclasses.fields(Config)
         if getattr(options, field.name) is not None
     }
-    if options.resume:
+    going_on = options.resume == "always" or (
+        options.resume == "auto" and (options.out / "config.json").exists()
+    )
+    if going_on:
         from .runs import load_config
 
         config = load_config(options.out, "translation", Config)
         changed = [
             name
             for name, value in given.items()
-            if name not in ("epochs", "minutes") and value != getattr(config, name)
+            if name not in FREE_WHEN_RESUMED and value != getattr(config, name)
         ]
         if changed:
             name = changed[0]
             raise UsageError(
                 f"{options.out} was started with {flag(name)} {getattr(config, name)}: "
-                "a resumed run may change --epochs and --minutes only"
+                f"a resumed run may change {', '.join(map(flag, FREE_WHEN_RESUMED))} only"
             )
         config = dataclasses.replace(config, **given)
     else:
@@ -188,7 +191,7 @@ def _train(options) -> None:
         config,
         options.out,
         data_dir=options.data_dir,
-        resume=options.resume,
+        resume="auto" if options.resume == "auto" else going_on,
         report=news,
         progress=progress,
     )
@@ -347,6 +350,24 @@ def _plot(options) -> None:
     print(json.dumps({"path": str(options.out)}) if options.json else options.out)
 
 
+def _launch(options) -> int | None:
+    from .launch import forgets_to_resume, launch
+
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if forgets_to_resume(words):
+        news("without --resume auto, a worker that is started again begins from the start")
+    rules = {"restarts": options.restarts, "grace": options.grace}
+    given = {name: getattr(options, name) for name in ("image", "name") if getattr(options, name)}
+    if options.to is None:
+        if given:
+            raise UsageError(f"{flag(next(iter(given)))} is for a job file, which --to asks for")
+        return launch(words, options.workers, **rules)
+    from .job_files import render
+
+    print(render(options.to, words, options.workers, **given, **rules), end="")
+    return None
+
+
 def _translation():
     """The recipe, with TensorFlow's own chatter of the import kept from the user."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -372,6 +393,7 @@ COMMANDS = {
     "export": _export,
     "inspect": _inspect,
     "plot": _plot,
+    "launch": _launch,
 }
 
 

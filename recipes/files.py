@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from .errors import RunError
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -31,3 +33,27 @@ def replacing(path: Path) -> Iterator[Path]:
             shutil.rmtree(beside, ignore_errors=True)
         else:
             beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder, which must exist, as the only process that writes there.
+
+    The system lets go of it when the process ends, however it ends. On Windows nothing is held.
+
+    Raises:
+        RunError: when another process holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with (Path(folder) / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"another process trains in {folder}: wait for it, or choose another --out"
+            ) from None
+        yield

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .tokenizers import CONTINUATION, END, PADDING, START
+from .data import TextSide
+from .tokenizers import CONTINUATION, END, PADDING, START, normalized, words
 
 Alignment = Collection[tuple[int, int]]
 
@@ -20,6 +21,19 @@ class Score(NamedTuple):
 
     value: float
     signature: str
+
+
+def bleu_tokenizer(side: TextSide) -> str:
+    """sacrebleu's tokenizer for this text: none where the text is tokenised already."""
+    if side.normalize == "none":
+        return "none"
+    return "zh" if side.split == "characters" else "13a"
+
+
+def surface(texts: Sequence[str], side: TextSide) -> list[str]:
+    """References as a translation is written: normalised, single spaces."""
+    joint = "" if side.split == "characters" else " "
+    return [joint.join(words(normalized(text, side.normalize), side.split)) for text in texts]
 
 
 def bleu(

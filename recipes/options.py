@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from keras_attention import __version__
 from keras_attention.visualization import PICTURES
 
+from .job_files import ENGINES
 from .translation_options import PHRASEBOOK, Config
 
 RECIPES = {"translation": "recurrent encoder and decoder with attention (Bahdanau, Luong)"}
@@ -23,6 +24,30 @@ EPILOG = """examples:
   keras-attention export runs/m30k --to tflite --quantize dynamic
   keras-attention predict runs/m30k/export/tflite-dynamic/translation.tflite "ein mann schläft ."
   keras-attention plot runs/m30k "ein mann schläft ." --out alignment.png
+  keras-attention launch --workers 2 -- \\
+      keras-attention train translation --data multi30k --out runs/m30k --resume auto
+"""
+
+LAUNCH = """\
+Start workers of one training on this host, watch them, and start all of them again when one is
+lost. Each finds the others in its environment: TF_CONFIG for TensorFlow, JAX_COORDINATOR_ADDRESS,
+JAX_NUM_PROCESSES and JAX_PROCESS_ID for JAX.
+
+a worker that exits with    makes of the group
+  0                         nothing; 0 when all have done so
+  75, or by a signal        stopped, all started again after 1, 2, 4 ... 60 s
+  another code              stopped, and that is the exit code: a mistake would only be repeated
+Exit code 75 also tells that restarts are used up, or SIGTERM; 130 tells Ctrl-C. The command has
+to go on by itself: that is what --resume auto is for.
+
+With --to, the job file for a cluster is printed and nothing is started.
+"""
+
+LAUNCH_EPILOG = """examples:
+  keras-attention launch --workers 2 -- \\
+      keras-attention train translation --data multi30k --out runs/m30k --resume auto
+  keras-attention launch --workers 4 --to slurm -- \\
+      keras-attention train translation --data multi30k --out /shared/m30k --resume auto > m30k.sh
 """
 
 
@@ -63,7 +88,13 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     train = command("train", "train a recipe into a run folder")
     train.add_argument("recipe", choices=list(RECIPES), help="what to train")
     train.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run's folder")
-    train.add_argument("--resume", action="store_true", help="go on with the run in RUN")
+    train.add_argument(
+        "--resume",
+        nargs="?",
+        const="always",
+        choices=("always", "auto"),
+        help="go on with the run in RUN; auto: if there is one, else begin it",
+    )
     _add_config(train)
 
     evaluate = command("evaluate", "measure a run on the test part of its data")
@@ -98,6 +129,17 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     plot.add_argument("text", help="the text to translate")
     plot.add_argument("--out", type=_picture, required=True, help="a .png, .svg or .pdf file")
 
+    launch = places.add_parser(
+        "launch",
+        help="run a command in several processes that train together, here or on a cluster",
+        description=LAUNCH,
+        epilog=LAUNCH_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="keras-attention launch --workers N [options] -- COMMAND ...",
+    )
+    launch.set_defaults(command=commands["launch"])
+    _add_launch(launch)
+
     for sub in (listed, train, evaluate):
         sub.add_argument(
             "--data-dir",
@@ -105,6 +147,34 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
             help="folder with the named data sets (default: KERAS_ATTENTION_DATA)",
         )
     return parser
+
+
+def _add_launch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=_positive, required=True, metavar="N", help="how many")
+    parser.add_argument(
+        "--restarts",
+        type=_count,
+        default=3,
+        metavar="K",
+        help="how often in a row to start all again (default: %(default)s); they are no longer in "
+        "a row when the workers have run for ten minutes",
+    )
+    parser.add_argument(
+        "--grace",
+        type=_count,
+        default=30,
+        metavar="SECONDS",
+        help="from SIGTERM to SIGKILL, to save the state in (default: %(default)s)",
+    )
+    parser.add_argument("--to", choices=ENGINES, help="print the job file for this engine")
+    parser.add_argument("--image", help="with --to kubernetes-...: the container to run")
+    parser.add_argument("--name", help="with --to: the name of the job (default: training)")
+    parser.add_argument(
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND ...",
+        help="what each worker runs, behind --",
+    )
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:

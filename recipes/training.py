@@ -6,23 +6,21 @@ nothing of the trainer.
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from .checkpoints import Checkpoints
 from .errors import Interrupted, RunError
 from .files import replacing
-
-STATE_FILE = "state.npz"
 
 
 class Trainer:
@@ -140,7 +138,10 @@ class Trainer:
         validate: Callable[[], dict[str, float]] | None = None,
         best_by: Callable[[dict[str, float]], Any] = lambda metrics: -metrics["loss"],
         folder: Path | None = None,
-        resume: bool = False,
+        resume: bool | Literal["auto"] = False,
+        checkpoint_steps: int | None = None,
+        made_by: Mapping[str, Any] | None = None,
+        report: Callable[[str], None] = print,
         on_epoch: Callable[[dict[str, float]], None] = lambda metrics: None,
         progress: Callable[..., contextlib.AbstractContextManager] | None = None,
     ) -> list[dict[str, float]]:
@@ -157,7 +158,11 @@ class Trainer:
             validate: run after each epoch; its figures are recorded.
             best_by: from an epoch's figures, what to maximise: a number or a tuple.
             folder: where `model.keras` (the best so far) and `checkpoints/` are kept.
-            resume: go on from the checkpoint in `folder`.
+            resume: go on from the newest checkpoint in `folder`; `"auto"`: where there is one.
+            checkpoint_steps: steps from one checkpoint to the next within an epoch; None: there
+                is one at the end of each epoch, and when a signal stops the training.
+            made_by: see `Checkpoints`; the model's sizes are checked in any case.
+            report: receives a line when a checkpoint is broken.
             on_epoch: called with the figures of each finished epoch.
             progress: `progress(total, description)` is a context that gives a function
                 `advance(**figures)`.
@@ -167,12 +172,19 @@ class Trainer:
 
         Raises:
             Interrupted: after SIGINT or SIGTERM, when the state has been saved.
-            RunError: when `resume` finds no checkpoint, or a broken or foreign one.
+            RunError: when `resume` finds no checkpoint, or only broken ones, or a foreign one.
+            OSError: when a checkpoint cannot be written; older ones stay.
         """
         steps = steps or sum(1 for _ in epoch_data(0))
         if not steps:
             raise RunError("there is nothing to train on: the data gives no batch")
-        state = self.restore(folder) if resume else _State()
+        checkpoints = None
+        if folder:
+            checkpoints = Checkpoints(folder / "checkpoints", made_by=made_by, report=report)
+        if resume and checkpoints is None:
+            raise RunError("resume needs the folder that the checkpoints are in")
+        found = resume and (resume != "auto" or checkpoints.paths())
+        state = self._restore(checkpoints) if found else _State()
         clock = _Clock(state.minutes, state.seconds)
 
         def time_spent():  # as a part of what is allowed
@@ -194,10 +206,13 @@ class Trainer:
                         advance(loss=state.loss, tokens_per_second=state.speed)
                         if stop or time_spent() >= 1:
                             break
+                        if checkpoints and checkpoint_steps and not state.step % checkpoint_steps:
+                            state.minutes, state.seconds = clock.minutes, clock.seconds
+                            self._save(checkpoints, state)
                 state.minutes, state.seconds = clock.minutes, clock.seconds
                 if stop:
-                    if folder:
-                        self.save(folder, state)
+                    if checkpoints:
+                        self._save(checkpoints, state)
                     raise Interrupted(stop[0], saved=folder is not None)
                 figures = {
                     "epoch": state.epoch + 1,
@@ -210,12 +225,12 @@ class Trainer:
                 }
                 figures["best"] = all(best_by(figures) > best_by(f) for f in state.history)
                 state.end_epoch(figures)
-                if folder:
+                if checkpoints:
                     # The model first: a checkpoint never claims a best model that is not there.
                     if figures["best"]:
                         with replacing(folder / "model.keras") as beside:
                             self.model.save(beside)
-                    self.save(folder, state)
+                    self._save(checkpoints, state)
                 on_epoch(figures)
         return state.history
 
@@ -226,6 +241,7 @@ class Trainer:
         state.nll += nll
         state.tokens += tokens
         state.step += 1
+        state.steps += 1
         if not math.isfinite(nll):
             raise RunError(
                 f"the loss is not finite in epoch {state.epoch + 1}, step {state.step}: "
@@ -243,41 +259,22 @@ class Trainer:
         variables = [*self.model.variables, *self.optimizer.variables]
         return {f"{i:04d}": variable for i, variable in enumerate(variables)}
 
-    def save(self, folder: Path, state: "_State") -> None:
-        """Write the whole state of training to `folder/checkpoints`, beside and renamed."""
+    def _save(self, checkpoints: Checkpoints, state: "_State") -> None:
         arrays = {name: np.asarray(v.value) for name, v in self._variables().items()}
-        text = np.array(json.dumps(dataclasses.asdict(state)))
-        with replacing(folder / "checkpoints" / STATE_FILE) as beside, beside.open("wb") as file:
-            np.savez(file, state=text, **arrays)
+        checkpoints.save(state.steps, arrays, dataclasses.asdict(state))
 
-    def restore(self, folder: Path) -> "_State":
-        """Load what `save` wrote.
-
-        Raises:
-            RunError: when there is none, or it is broken or of another model.
-        """
-        path = folder / "checkpoints" / STATE_FILE
-        if not path.exists():
-            raise RunError(f"{folder} holds no checkpoint to resume from: start without --resume")
+    def _restore(self, checkpoints: Checkpoints) -> "_State":
+        arrays, state = checkpoints.load()
         variables = self._variables()
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                loaded = {name: arrays[name] for name in variables}
-                state = _State(**json.loads(str(arrays["state"])))
-                extra = len(arrays.files) - 1 - len(variables)
-        except Exception as error:
-            kept = (folder / "model.keras").exists()
-            best = " (the best model so far is not touched)" if kept else ""
+        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+        if shapes != {name: x.shape for name, x in arrays.items()}:
             raise RunError(
-                f"{path} is broken or of another model ({type(error).__name__}), so the run cannot "
-                f"go on: train into another folder{best}"
-            ) from error
-        wrong = [n for n, v in variables.items() if tuple(v.shape) != loaded[n].shape]
-        if wrong or extra:
-            raise RunError(f"{path} is of a model of other sizes: resume with the run's options")
+                f"{checkpoints.folder} is of another model: resume with the options of the run, or "
+                "train into another folder"
+            )
         for name, variable in variables.items():
-            variable.assign(loaded[name])
-        return state
+            variable.assign(arrays[name])
+        return _State(**state)
 
 
 @dataclasses.dataclass
@@ -286,6 +283,7 @@ class _State:
 
     epoch: int = 0
     step: int = 0  # batches done of this epoch
+    steps: int = 0  # of the whole training
     nll: float = 0.0  # over them
     tokens: float = 0.0
     busy: float = 0.0  # seconds

@@ -9,6 +9,7 @@ import time
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import keras
 import numpy as np
@@ -20,6 +21,7 @@ from keras_attention import AttentionDecoder, beam_search, greedy_search, paddin
 from . import data, metrics
 from .batches import batches, fed, to_ids
 from .errors import RunError
+from .files import alone_in
 from .runs import Run, first_line, load_config, versions, write_config, write_json
 from .tokenizers import (
     END_ID,
@@ -27,8 +29,6 @@ from .tokenizers import (
     START_ID,
     Tokenizer,
     learn_vocabulary,
-    normalized,
-    words,
 )
 from .training import Trainer
 from .translation_options import Config
@@ -290,7 +290,7 @@ def train(
     out: Path,
     *,
     data_dir=None,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     report: Callable[[str], None] = print,
     progress=None,
 ) -> dict:
@@ -300,7 +300,7 @@ def train(
         config: what to train; with `resume`, that of the run with another `epochs` or `minutes`.
         out: the run's folder; one that holds a run already is refused.
         data_dir: where named data sets lie.
-        resume: go on with the run in `out`.
+        resume: go on with the run in `out`; `"auto"`: if there is one, else begin it.
         report: receives a line of news at a time.
         progress: see `Trainer.fit`.
 
@@ -313,9 +313,16 @@ def train(
         raise RunError(f"{out} is a file: the run needs a folder of its own")
     if not resume and (out / "config.json").exists():
         raise RunError(f"{out} holds a run already: go on with --resume, or choose another --out")
-    keras.utils.set_random_seed(config.seed)
+    if resume == "auto" and not (out / "config.json").exists():
+        resume = False
     corpus = load_corpus(config, data_dir, report)
     out.mkdir(parents=True, exist_ok=True)
+    with alone_in(out):
+        return _train(config, corpus, out, resume, report, progress)
+
+
+def _train(config, corpus, out, resume, report, progress) -> dict:
+    keras.utils.set_random_seed(config.seed)
     if resume:
         source, target = (Tokenizer.load(out, side) for side in ("source", "target"))
     else:
@@ -369,14 +376,16 @@ def train(
     run = Run(config=config, model=model, source=source, target=target, folder=out)
     translate_ids = search_function(run, "greedy")
     texts = corpus.validation.source[:1000]
-    references = surface(corpus.validation.target[:1000], corpus.target)
+    references = metrics.surface(corpus.validation.target[:1000], corpus.target)
 
     def validate():
         found = trainer.evaluate(batches(*validation, config.batch_size))
         hypotheses = [row["translation"] for row in translate(run, texts, translate_ids)]
         return {
             **found,
-            "bleu": metrics.bleu(hypotheses, references, bleu_tokenizer(corpus.target)).value,
+            "bleu": metrics.bleu(
+                hypotheses, references, metrics.bleu_tokenizer(corpus.target)
+            ).value,
             "exact_match": metrics.exact_match(hypotheses, references),
         }
 
@@ -398,6 +407,9 @@ def train(
         best_by=lambda figures: (max(figures["bleu"], 5.0), -figures["loss"]),
         folder=out,
         resume=resume,
+        checkpoint_steps=config.checkpoint_steps,
+        made_by=config.decided(),
+        report=report,
         on_epoch=on_epoch,
         progress=progress,
     )
@@ -415,19 +427,6 @@ def train(
     }
     write_json(out / "metrics.json", figures)
     return figures
-
-
-def bleu_tokenizer(side: data.TextSide) -> str:
-    """sacrebleu's tokenizer for this text: none where the text is tokenised already."""
-    if side.normalize == "none":
-        return "none"
-    return "zh" if side.split == "characters" else "13a"
-
-
-def surface(texts: Sequence[str], side: data.TextSide) -> list[str]:
-    """References as a translation is written: normalised, single spaces."""
-    joint = "" if side.split == "characters" else " "
-    return [joint.join(words(normalized(text, side.normalize), side.split)) for text in texts]
 
 
 # Use of a run.
@@ -511,8 +510,8 @@ def evaluate(
     """
     corpus = load_corpus(run.config, data_dir, report)
     test = corpus.test.rows(range(min(limit or len(corpus.test.source), len(corpus.test.source))))
-    references = surface(test.target, corpus.target)
-    tokenizer = bleu_tokenizer(corpus.target)
+    references = metrics.surface(test.target, corpus.target)
+    tokenizer = metrics.bleu_tokenizer(corpus.target)
     source, target = to_ids(test.source, run.source), to_ids(test.target, run.target)
     figures = {"sentences": len(references)}
     figures |= Trainer(run.model).evaluate(batches(source, target, run.config.batch_size))

@@ -8,6 +8,9 @@ from . import data
 ATTENTIONS = ("additive", "bilinear", "general", "dot", "scaled_dot", "cosine", "mlp", "none")
 
 
+FREE_WHEN_RESUMED = ("epochs", "minutes", "checkpoint_steps")
+
+
 def _option(default, group: str, help: str, choices: Sequence[str] | None = None):
     """A field of `Config` with what the command line says of it."""
     about = {"group": group, "help": help, "choices": choices}
@@ -63,9 +66,17 @@ class Config:
     minutes: float | None = _option(
         None, "training", "most minutes, of CPU time over the cores at hand (GPU: of wall time)"
     )
+    checkpoint_steps: int = _option(
+        1000, "training", "steps between checkpoints; there is one after each epoch, too"
+    )
     beam_width: int = _option(5, "search", "hypotheses of the beam search")
     length_penalty_weight: float = _option(1.0, "search", "0 favours short translations")
     seed: int = _option(0, "training", "of weights, order of the data and dropout")
+
+    def decided(self) -> dict:
+        """What a resumed run cannot have otherwise: all that decides what is learned."""
+        values = dataclasses.asdict(self)
+        return {name: x for name, x in values.items() if name not in FREE_WHEN_RESUMED}
 
 
 # What the embedded data needs to be learned in about a minute.

@@ -2,16 +2,21 @@
 
 import math
 import os
+import resource
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_attention.recipes.checkpoints import Checkpoints
 from keras_attention.recipes.errors import Interrupted, RunError
-from keras_attention.recipes.files import replacing
-from keras_attention.recipes.training import STATE_FILE, Trainer
+from keras_attention.recipes.files import alone_in, replacing
+from keras_attention.recipes.training import Trainer
 
 VOCABULARY = 11
 
@@ -137,6 +142,11 @@ class StopAfter:
             yield batch
 
 
+def assert_bit_identical(model, other):
+    for one, another in zip(model.variables, other.variables, strict=True):
+        np.testing.assert_array_equal(np.asarray(one.value), np.asarray(another.value))
+
+
 @pytest.mark.parametrize("place", [(0, 3), (1, 0), (1, 5)])
 def test_a_stopped_run_resumes_bit_for_bit(tmp_path, place):
     whole = tagger(dropout=0.4)
@@ -148,8 +158,7 @@ def test_a_stopped_run_resumes_bit_for_bit(tmp_path, place):
     resumed = tagger(dropout=0.4)
     again = Trainer(resumed).fit(epoch_data, epochs=3, steps=6, folder=tmp_path, resume=True)
 
-    for one, other in zip(whole.variables, resumed.variables, strict=True):
-        np.testing.assert_array_equal(np.asarray(one.value), np.asarray(other.value))
+    assert_bit_identical(resumed, whole)
     losses = [[figures["train_loss"] for figures in run] for run in (history, again)]
     assert losses[0] == losses[1]
 
@@ -183,7 +192,7 @@ def test_the_best_model_is_kept_and_not_the_last(tmp_path):
 
 
 def test_minutes_end_a_run_early():
-    history = Trainer(tagger()).fit(epoch_data, epochs=10_000, minutes=1e-6)
+    history = Trainer(tagger()).fit(epoch_data, epochs=10_000, minutes=1e-4)
     assert len(history) == 1
 
 
@@ -213,18 +222,162 @@ def damaged(path, how):
     elif how == "empty":
         path.write_bytes(b"")
     else:  # one byte of the array data flipped: the archive's checksum sees it
-        middle = len(content) // 2
+        middle = content.index(b"NUMPY") + 200
         path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
 
 
 @pytest.mark.parametrize("how", ["cut", "text", "empty", "flipped"])
-def test_a_damaged_checkpoint_is_named(tmp_path, how):
-    Trainer(tagger()).fit(epoch_data, epochs=1, folder=tmp_path)
-    path = tmp_path / "checkpoints" / STATE_FILE
-    damaged(path, how)
-    with pytest.raises(RunError, match=f"{STATE_FILE} is broken") as error:
-        Trainer(tagger()).fit(epoch_data, epochs=2, folder=tmp_path, resume=True)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, how):
+    whole = tagger(dropout=0.4)
+    Trainer(whole).fit(epoch_data, epochs=3, steps=6)
+    Trainer(tagger(dropout=0.4)).fit(
+        StopAfter(9, 9, signal.SIGTERM), epochs=3, steps=6, folder=tmp_path, checkpoint_steps=2
+    )
+    newest, before = Checkpoints(tmp_path / "checkpoints").paths()
+    assert [newest.name, before.name] == ["step-00000018.npz", "step-00000016.npz"]
+    damaged(newest, how)
+    news = []
+    again = tagger(dropout=0.4)
+    Trainer(again).fit(
+        epoch_data, epochs=3, steps=6, folder=tmp_path, resume=True, report=news.append
+    )
+    [line] = news
+    assert f"{newest} is broken" in line and "going on from step-00000016.npz" in line
+    assert_bit_identical(again, whole)
+
+
+def test_no_whole_checkpoint_is_named(tmp_path):
+    Trainer(tagger()).fit(epoch_data, epochs=2, folder=tmp_path)
+    paths = Checkpoints(tmp_path / "checkpoints").paths()
+    assert len(paths) == 2
+    for path in paths:
+        damaged(path, "cut")
+    with pytest.raises(RunError, match=r"step-\d+.npz is broken, as all.*is not touched") as error:
+        Trainer(tagger()).fit(
+            epoch_data, epochs=3, folder=tmp_path, resume=True, report=lambda line: None
+        )
     assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_of_other_options_is_refused(tmp_path):
+    Trainer(tagger()).fit(epoch_data, epochs=1, folder=tmp_path, made_by={"batch_size": 4})
+    with pytest.raises(RunError, match="other options or another batch size"):
+        Trainer(tagger()).fit(
+            epoch_data, epochs=2, folder=tmp_path, resume=True, made_by={"batch_size": 8}
+        )
+
+
+def test_auto_begins_where_there_is_nothing_to_go_on_with(tmp_path):
+    histories = [
+        Trainer(tagger()).fit(epoch_data, epochs=epochs, folder=tmp_path, resume="auto")
+        for epochs in (1, 2)
+    ]
+    assert [len(history) for history in histories] == [1, 2]
+    assert histories[1][0] == histories[0][0]
+
+
+def test_a_full_disk_loses_no_older_checkpoint(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    old = checkpoints.save(1, {"x": np.ones(3)}, {"epoch": 0})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            checkpoints.save(2, {"x": np.ones(99_999)}, {"epoch": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "checkpoints").iterdir()) == [old]
+    assert checkpoints.load().state == {"epoch": 0}
+
+
+def test_what_a_killed_process_began_to_write_is_removed(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    (tmp_path / ".123.step-00000003.npz").write_text("half")
+    path = checkpoints.save(4, {"x": np.ones(3)}, {})
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_checkpoint_alone_is_not_enough():
+    with pytest.raises(ValueError, match="Received: keep=1"):
+        Checkpoints("anywhere", keep=1)
+
+
+def test_a_folder_is_trained_in_by_one_process(tmp_path):
+    hold = (
+        "import sys; from keras_attention.recipes.files import alone_in\n"
+        "with alone_in(sys.argv[1]): print('held', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(RunError, match="another process trains in"), alone_in(tmp_path):
+            pass
+        other.kill()
+    with alone_in(tmp_path):  # the system has let go of it
+        pass
+
+
+# Trains with dropout, a shuffled order and a checkpoint every 2 steps, and says each step.
+KILLED = """
+import sys
+from pathlib import Path
+import numpy as np
+from test_training import epoch_data, tagger
+from keras_attention.recipes.training import Trainer
+
+def told(epoch):
+    for index, batch in enumerate(epoch_data(epoch)):
+        print(epoch, index, flush=True)
+        yield batch
+
+model = tagger(dropout=0.4)
+folder = Path(sys.argv[1])
+Trainer(model).fit(told, epochs=3, steps=6, folder=folder, resume="auto", checkpoint_steps=2)
+np.savez(folder / "final.npz", *(np.asarray(v.value) for v in model.variables))
+"""
+
+
+def run_and_kill(folder, line):
+    """Start the training and kill it when it has said so many lines; whether it was killed."""
+    command = [sys.executable, "-c", KILLED, folder]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
+        for number, _ in enumerate(process.stdout, 1):
+            if number == line:
+                process.kill()
+        process.wait()
+    assert process.returncode in (0, -signal.SIGKILL)
+    return process.returncode != 0
+
+
+def assert_as_if_never_killed(folder):
+    whole = tagger(dropout=0.4)
+    Trainer(whole).fit(epoch_data, epochs=3, steps=6)
+    with np.load(folder / "final.npz") as found:
+        for one, name in zip(whole.variables, found.files, strict=True):
+            np.testing.assert_array_equal(np.asarray(one.value), found[name])
+
+
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path):
+    assert run_and_kill(tmp_path, 6)
+    assert not run_and_kill(tmp_path, None)
+    assert_as_if_never_killed(tmp_path)
+
+
+@pytest.mark.kill
+def test_twenty_kills(tmp_path):
+    """Of runs that are killed at random steps, four times each."""
+    rng, kills = np.random.default_rng(), 0
+    while kills < 20:
+        folder = tmp_path / str(kills)
+        for _ in range(4):
+            kills += run_and_kill(folder, int(rng.integers(1, 9)))
+        run_and_kill(folder, None)
+        assert_as_if_never_killed(folder)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
