@@ -123,7 +123,11 @@ MUTANTS = [
         BEAM,
     ),
     Mutant(FILE, "IMPOSSIBLE = -1e9", "IMPOSSIBLE = -1.0", f"{TESTS} -k 'impossible or brute'"),
-    Mutant(FILE, "    if max_length < 1:\n", "    if max_length < 0:\n", f"{TESTS} -k wrong"),
-    Mutant(FILE, "    if beam_width < 1:\n", "    if beam_width < 0:\n", f"{TESTS} -k wrong"),
+    Mutant(FILE, "if not is_width(count):", "if count < 1:", f"{TESTS} -k wrong"),
+    Mutant(FILE, "and len(returned) == 3)", ")", f"{TESTS} -k wrong"),
+    Mutant(FILE, "or len(moved) != len(states)", "", f"{TESTS} -k wrong"),
+    Mutant(
+        FILE, "    if not 0 <= end_id < logits.shape[-1]:\n", "    if False:\n", f"{TESTS} -k wrong"
+    ),
     Mutant(FILE, "    if not states:\n", "    if False:\n", f"{TESTS} -k wrong"),
 ]

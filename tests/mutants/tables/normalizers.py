@@ -6,6 +6,8 @@ FILE = "keras_attention/normalizers.py"
 TESTS = "tests/test_normalizers.py"
 
 MUTANTS = [
+    Mutant(FILE, "and _knows_masks(normalizer):", ":", TESTS),
+    Mutant(FILE, "and not isinstance(normalizer, type)", "", TESTS),
     Mutant(FILE, "MASKED_SCORE = -1e38", "MASKED_SCORE = -1e4", TESTS),
     Mutant(FILE, "MASKED_SCORE = -1e38", "MASKED_SCORE = -1.0", TESTS),
     Mutant(

@@ -9,5 +9,6 @@ MUTANTS = [
     Mutant(
         FILE, "max_wavelength ** (-(i - i % 2) / width)", "max_wavelength ** (-i / width)", TESTS
     ),
+    Mutant(FILE, "last = length - 1", "last = length - 2", TESTS),
     Mutant(FILE, "signs = [-1.0, 1.0]", "signs = [1.0, -1.0]", TESTS),
 ]

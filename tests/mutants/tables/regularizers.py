@@ -6,6 +6,7 @@ FILE = "keras_attention/regularizers.py"
 TESTS = "tests/test_regularizers.py"
 
 MUTANTS = [
+    Mutant(FILE, '.bind("weights", "mask")', '.bind("weights")', TESTS),
     Mutant(FILE, "wanted = reads * ops.eye(", "wanted = ops.eye(", TESTS),
     Mutant(FILE, "ops.where(ops.any(mask, axis=-2), missing, 0.0)", "missing", TESTS),
     Mutant(FILE, "ops.cumsum(weights, axis=-2) - weights", "ops.cumsum(weights, axis=-2)", TESTS),

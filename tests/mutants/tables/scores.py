@@ -59,7 +59,7 @@ MUTANTS = [
     ),
     Mutant(
         FILE,
-        "hidden = self.activation(dense(hidden))",
+        "hidden = self.activation(project(dense, hidden))",
         "hidden = dense(hidden)",
         reference_of("mlp_score_deep"),
     ),
@@ -72,7 +72,7 @@ MUTANTS = [
     ),
     Mutant(
         FILE,
-        "return widen(ops.squeeze(self.score_dense(hidden), -1))",
+        "return widen(ops.squeeze(project(self.score_dense, hidden), -1))",
         "return ops.squeeze(self.score_dense(hidden), -1)",
         contracts("additive_score and dtype"),
     ),

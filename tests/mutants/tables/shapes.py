@@ -7,6 +7,7 @@ WRONG = contracts("attention_bilinear_key and wrong_shapes")
 MASKS = contracts("attention_bilinear_key and wrong_masks or mask_of_one_key")
 RANKS = contracts("hierarchical_attention and wrong_shapes")
 PAIRS = "tests/test_known_failures.py -k pairs"
+EARLY = "tests/test_known_failures.py -k needs_weights"
 
 MUTANTS = [
     Mutant(FILE, "len(shape) not in ranks or shape[-1] is None", "shape[-1] is None", RANKS),
@@ -25,6 +26,8 @@ MUTANTS = [
         contracts("built_layer"),
     ),
     Mutant(FILE, "len(received) == len(shape) and all(", "all(", PAIRS),
+    Mutant(FILE, 'if "float" in ', 'if "complex" in ', MASKS),
+    Mutant(FILE, "if not layer.built:", "if False:", EARLY),
     Mutant(
         FILE,
         "zip(received, shape, strict=True)",
