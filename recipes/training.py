@@ -5,6 +5,7 @@ nothing of the trainer.
 """
 
 import contextlib
+import csv
 import dataclasses
 import math
 import os
@@ -140,6 +141,7 @@ class Trainer:
         folder: Path | None = None,
         resume: bool | Literal["auto"] = False,
         checkpoint_steps: int | None = None,
+        patience: int | None = None,
         made_by: Mapping[str, Any] | None = None,
         report: Callable[[str], None] = print,
         on_epoch: Callable[[dict[str, float]], None] = lambda metrics: None,
@@ -157,10 +159,12 @@ class Trainer:
             steps: batches an epoch, for the schedule; counted by a first pass when None.
             validate: run after each epoch; its figures are recorded.
             best_by: from an epoch's figures, what to maximise: a number or a tuple.
-            folder: where `model.keras` (the best so far) and `checkpoints/` are kept.
+            folder: where `model.keras` (the best so far), `checkpoints/` and `history.csv`, a line
+                an epoch, are kept.
             resume: go on from the newest checkpoint in `folder`; `"auto"`: where there is one.
             checkpoint_steps: steps from one checkpoint to the next within an epoch; None: there
                 is one at the end of each epoch, and when a signal stops the training.
+            patience: epochs without a better one after which training ends; None: it does not.
             made_by: see `Checkpoints`; the model's sizes are checked in any case.
             report: receives a line when a checkpoint is broken.
             on_epoch: called with the figures of each finished epoch.
@@ -192,7 +196,7 @@ class Trainer:
 
         warmup_steps = min(self.warmup_steps, epochs * steps // 4)
         with _stop_signals() as stop:
-            while state.epoch < epochs and time_spent() < 1:
+            while state.epoch < epochs and time_spent() < 1 and not state.tired(patience):
                 bar = progress(steps, f"epoch {state.epoch + 1}/{epochs}") if progress else None
                 with bar or contextlib.nullcontext(lambda **figures: None) as advance:
                     for index, batch in enumerate(epoch_data(state.epoch)):
@@ -231,6 +235,7 @@ class Trainer:
                         with replacing(folder / "model.keras") as beside:
                             self.model.save(beside)
                     self._save(checkpoints, state)
+                    _write_table(folder / "history.csv", state.history)
                 on_epoch(figures)
         return state.history
 
@@ -299,11 +304,26 @@ class _State:
     def speed(self) -> float:
         return self.tokens / max(self.busy, 1e-9)
 
+    def tired(self, patience: int | None) -> bool:
+        """Whether so many epochs in a row were no better than one before."""
+        return (
+            bool(patience)
+            and len(self.history) > patience
+            and not any(figures["best"] for figures in self.history[-patience:])
+        )
+
     def end_epoch(self, figures: dict) -> None:
         self.history.append(figures)
         self.epoch, self.step = self.epoch + 1, 0
         self.nll = self.tokens = self.busy = 0.0
         self.minutes, self.seconds = figures["minutes"], figures["seconds"]
+
+
+def _write_table(path: Path, rows: list[dict]) -> None:
+    with replacing(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 class _Clock:

@@ -408,6 +408,7 @@ def _train(config, corpus, out, resume, report, progress) -> dict:
         folder=out,
         resume=resume,
         checkpoint_steps=config.checkpoint_steps,
+        patience=config.patience,
         made_by=config.decided(),
         report=report,
         on_epoch=on_epoch,

@@ -8,7 +8,7 @@ from . import data
 ATTENTIONS = ("additive", "bilinear", "general", "dot", "scaled_dot", "cosine", "mlp", "none")
 
 
-FREE_WHEN_RESUMED = ("epochs", "minutes", "checkpoint_steps")
+FREE_WHEN_RESUMED = ("epochs", "minutes", "checkpoint_steps", "patience")
 
 
 def _option(default, group: str, help: str, choices: Sequence[str] | None = None):
@@ -68,6 +68,9 @@ class Config:
     )
     checkpoint_steps: int = _option(
         1000, "training", "steps between checkpoints; there is one after each epoch, too"
+    )
+    patience: int | None = _option(
+        None, "training", "epochs without a better one that end training (default: none do)"
     )
     beam_width: int = _option(5, "search", "hypotheses of the beam search")
     length_penalty_weight: float = _option(1.0, "search", "0 favours short translations")

@@ -1,5 +1,6 @@
 """The training loop: its loss, its schedule, and that nothing is lost when it is stopped."""
 
+import csv
 import math
 import os
 import resource
@@ -189,6 +190,32 @@ def test_the_best_model_is_kept_and_not_the_last(tmp_path):
     best = keras.models.load_model(tmp_path / "model.keras").get_weights()
     for one, other in zip(best, kept[1], strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_epochs_that_are_no_better_end_a_run(tmp_path):
+    scores = iter([1.0, 3.0, 2.0, 3.0, 9.0, 8.0, 8.0, 8.0])
+    options = {
+        "epochs": 9,
+        "folder": tmp_path,
+        "patience": 2,
+        "best_by": lambda figures: figures["score"],
+        "validate": lambda: {"score": next(scores)},
+    }
+    history = Trainer(tagger()).fit(epoch_data, **options)
+    assert [figures["best"] for figures in history] == [True, True, False, False]
+    assert Trainer(tagger()).fit(epoch_data, resume=True, **options) == history  # and stays ended
+    assert (
+        len(Trainer(tagger()).fit(epoch_data, resume=True, **{**options, "patience": 3})) == 5 + 3
+    )
+
+
+def test_a_table_holds_a_line_for_each_epoch(tmp_path):
+    for epochs, resume in ((2, False), (3, True)):
+        history = Trainer(tagger()).fit(epoch_data, epochs=epochs, folder=tmp_path, resume=resume)
+    with (tmp_path / "history.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+    assert [float(row["loss"]) for row in rows] == [figures["loss"] for figures in history]
 
 
 def test_minutes_end_a_run_early():
