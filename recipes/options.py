@@ -24,7 +24,7 @@ EPILOG = """examples:
   keras-attention export runs/m30k --to tflite --quantize dynamic
   keras-attention predict runs/m30k/export/tflite-dynamic/translation.tflite "ein mann schläft ."
   keras-attention plot runs/m30k "ein mann schläft ." --out alignment.png
-  keras-attention launch --workers 2 -- \\
+  keras-attention launch --workers 1 -- \\
       keras-attention train translation --data multi30k --out runs/m30k --resume auto
 """
 
@@ -38,15 +38,16 @@ a worker that exits with    makes of the group
   75, or by a signal        stopped, all started again after 1, 2, 4 ... 60 s
   another code              stopped, and that is the exit code: a mistake would only be repeated
 Exit code 75 also tells that restarts are used up, or SIGTERM; 130 tells Ctrl-C. The command has
-to go on by itself: that is what --resume auto is for.
+to go on by itself: that is what --resume auto is for. The recipes train in one process so far:
+--workers 1 keeps it going.
 
 With --to, the job file for a cluster is printed and nothing is started.
 """
 
 LAUNCH_EPILOG = """examples:
-  keras-attention launch --workers 2 -- \\
+  keras-attention launch --workers 1 -- \\
       keras-attention train translation --data multi30k --out runs/m30k --resume auto
-  keras-attention launch --workers 4 --to slurm -- \\
+  keras-attention launch --workers 1 --to slurm -- \\
       keras-attention train translation --data multi30k --out /shared/m30k --resume auto > m30k.sh
 """
 
