@@ -63,8 +63,8 @@ def launch(
     - One exits with 75 or is ended by a signal: the others get SIGTERM, after the grace period
       SIGKILL, and all are started again on fresh ports, after 1, 2, 4 ... 60 seconds. The command
       must go on by itself (`--resume auto`).
-    - One exits with another code, of a mistake that a restart would repeat: the others are
-      stopped the same way and nothing is started again.
+    - One exits with another code, of a mistake that a restart would repeat, or is interrupted
+      (130): the others are stopped the same way and nothing is started again.
     - SIGINT and SIGTERM are passed on to all workers, which have the grace period to save.
 
     Nothing that a worker started in its process group outlives the call, nor, thanks to a small
@@ -99,8 +99,10 @@ def launch(
     with _signals() as events, _Guard(grace) as guard:
         while True:
             started = time.monotonic()
-            with _Group(command, workers, grace, events, guard) as group:
-                code = group.run()
+            with _Group(grace, events, guard) as group:
+                for index, environment in enumerate(_environments(workers)):
+                    group.start(index, command, environment)
+                code = group.wait()
             if code is not None:
                 return code
             if time.monotonic() - started >= settled:
@@ -138,17 +140,17 @@ def _check(command, workers, restarts, grace):
 @dataclasses.dataclass(frozen=True)
 class _Exit:
     worker: int
-    code: int  # as subprocess has it: -9 where SIGKILL ended it
+    code: int  # 128 + n of signal n, whoever says so: the system or a shell between us
 
     @property
     def signal(self) -> int | None:
-        # A shell between us and the worker says 128 + n for signal n.
-        number = -self.code if self.code < 0 else self.code - 128
+        number = self.code - 128
         return number if number in signal.valid_signals() else None
 
     @property
     def may_pass(self) -> bool:
-        return self.code == TRY_AGAIN or self.signal is not None
+        # What somebody interrupted was meant to end.
+        return self.code == TRY_AGAIN or self.signal not in (None, signal.SIGINT)
 
     def __str__(self) -> str:
         if self.signal is None:
@@ -187,7 +189,7 @@ def _signals() -> Iterator[queue.SimpleQueue]:
 class _Group:
     """The workers of one start, each the leader of a process group of its own."""
 
-    def __init__(self, command, workers, grace, events, guard):
+    def __init__(self, grace, events, guard):
         self.grace = grace
         self.events = events
         self.guard = guard
@@ -195,20 +197,20 @@ class _Group:
         self.running: set[int] = set()
         self.pumps: list[threading.Thread] = []
         self.printing = threading.Lock()  # whole lines only
-        try:
-            for index, environment in enumerate(_environments(workers)):
-                self._start(index, command, environment)
-        except BaseException:
-            self._clear()
-            raise
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
-        self._clear()
+        """Leave no process behind, whatever happened."""
+        for process in self.processes:
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+        for pump in self.pumps:
+            pump.join(timeout=5)  # what left its group may hold a pipe open for ever
+        self.guard.watch([])
 
-    def _start(self, index, command, environment):
+    def start(self, index: int, command: Sequence[str], environment: dict[str, str]) -> None:
         process = subprocess.Popen(
             command,
             env={**os.environ, **environment},
@@ -222,7 +224,11 @@ class _Group:
         self.guard.watch(self.processes)
         for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             self.pumps.append(_thread(self._pump, pipe, stream, f"[worker {index}] "))
-        _thread(lambda: self.events.put(_Exit(index, process.wait())))
+        _thread(self._await, index, process)
+
+    def _await(self, index, process):
+        code = process.wait()
+        self.events.put(_Exit(index, code if code >= 0 else 128 - code))
 
     def _pump(self, pipe, stream, prefix):
         with pipe:
@@ -235,7 +241,7 @@ class _Group:
             except (OSError, ValueError) as error:  # whoever read the output has gone
                 self.events.put(error)
 
-    def run(self) -> int | None:
+    def wait(self) -> int | None:
         """Wait until no worker runs; the exit code, or None where all are to be started again."""
         stopped_by = failed = deadline = None
         while self.running:
@@ -274,15 +280,6 @@ class _Group:
     def _send(self, number):
         for index in self.running:
             _signal_group(self.processes[index], number)
-
-    def _clear(self):
-        """Leave no process behind, whatever happened."""
-        for process in self.processes:
-            _signal_group(process, signal.SIGKILL)
-            process.wait()
-        for pump in self.pumps:
-            pump.join(timeout=5)  # what left its group may hold a pipe open for ever
-        self.guard.watch([])
 
 
 def _signal_group(process: subprocess.Popen, number: int) -> None:

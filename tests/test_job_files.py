@@ -151,7 +151,7 @@ class Slurm:
         self._program(
             "srun",
             'while [ "${1#--}" != "$1" ]; do shift; done\n'
-            "highest=0\n"
+            "export BATCH_SHELL=$PPID highest=0\n"
             "for SLURM_PROCID in 0 1 2; do\n"
             '    SLURM_PROCID=$SLURM_PROCID "$@"; code=$?\n'
             '    [ "$code" -le "$highest" ] || highest=$code\n'
@@ -224,6 +224,13 @@ def test_slurm_queues_again_what_may_pass(slurm, codes, restarts_before, requeue
     text = render_for("slurm", [sys.executable, "-S", "-c", code], restarts=2)
     assert slurm.run(text, restarts_before).returncode == max(codes)
     assert slurm.requeued == requeued
+
+
+def test_slurm_shell_outlives_sigterm(slurm):
+    code = "import os, sys; os.kill(int(os.environ['BATCH_SHELL']), 15); sys.exit(75)"
+    text = render_for("slurm", [sys.executable, "-S", "-c", code])
+    assert slurm.run(text).returncode == 75
+    assert slurm.requeued
 
 
 def test_slurm_asks_for_what_the_options_say():

@@ -150,6 +150,28 @@ os.write(1, b"no end")
     assert len(out.splitlines()) == 3 * 51 and len(err.splitlines()) == 3 * 50
 
 
+def test_no_line_is_printed_into_another(worker, monkeypatch):
+    class Slow:
+        text = ""
+
+        def write(self, text):
+            for character in text:
+                before = self.text
+                time.sleep(0)  # let another thread in
+                self.text = before + character
+
+        def flush(self):
+            pass
+
+    slow = Slow()
+    monkeypatch.setattr(sys, "stdout", slow)
+    assert launch.launch(worker('print("line\\n" * 19 + "line")'), 3) == 0
+    lines = slow.text.splitlines()
+    assert sorted(lines) == sorted(
+        f"[worker {i}] {text}" for i in range(3) for text in ["line"] * 20
+    )
+
+
 def test_bytes_that_are_no_text_do_not_stop_the_output(worker, capfd):
     assert launch.launch(worker(r'os.write(1, b"\xff\xfe\nafter\n")'), 1) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "[worker 0] after"
@@ -244,12 +266,16 @@ def test_the_number_of_restarts_is_kept(worker, starts, monkeypatch, restarts):
     assert len(starts(0)) == restarts + 1
 
 
-@pytest.mark.parametrize("code", [1, 2, 3, 255])
-def test_a_mistake_is_not_repeated(worker, starts, tmp_path, code):
+@pytest.mark.parametrize(
+    "ending, code",
+    [(f"sys.exit({code})", code) for code in (1, 2, 3, 130, 255)]
+    + [("signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), 2)", 130)],
+)
+def test_what_would_only_be_repeated_ends_the_group(worker, starts, tmp_path, ending, code):
     body = f"""
 if index == 1:
     wait_for("ready")
-    sys.exit({code})
+    {ending}
 on_term(lambda: (note("saved"), sys.exit(75)))
 note("ready")
 forever()
@@ -295,6 +321,24 @@ forever()
     assert signal.getsignal(number) == before
 
 
+def test_a_signal_is_passed_on_once(worker, tmp_path):
+    body = """
+told = []
+on_term(lambda: told.append(1) if index else sys.exit(75))
+note(f"ready-{index}")
+if index == 1:
+    wait_for("ready-0")
+    note("ready")
+while not told:
+    time.sleep(0.01)
+time.sleep(0.3)
+note("told", len(told))
+"""
+    when(tmp_path / "ready", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert launch.launch(worker(body), 2) == 75
+    assert (tmp_path / "told").read_text() == "1"
+
+
 def test_workers_that_end_well_at_a_signal_are_done(worker, tmp_path):
     body = 'on_term(lambda: sys.exit(0)); note("ready"); forever()'
     when(tmp_path / "ready", lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -337,7 +381,7 @@ def test_workers_end_with_an_error_of_the_supervisor(worker, starts, monkeypatch
     monkeypatch.setattr(launch, "_environments", broken)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(RuntimeError, match="no more"):
-        launch.launch(worker("forever()"), 2)
+        launch.launch(worker("signal.signal(signal.SIGTERM, signal.SIG_IGN); forever()"), 2)
     assert gone([environment["pid"] for environment in starts(0)])
     assert signal.getsignal(signal.SIGTERM) == before
 
