@@ -57,13 +57,10 @@ def batches(
     if fixed_shapes and source.nrows() > 0:
         longest = max(int(tf.reduce_max(side.row_lengths())) for side in (source, target))
         check_boundaries(boundaries, longest)
-    # A row of a ragged tensor is a plain tensor, but its spec says so only after a map.
-    dataset = tf.data.Dataset.from_tensor_slices((source, target)).map(
-        lambda source, target: (tf.identity(source), tf.identity(target))
-    )
+    rows = tf.data.Dataset.from_tensor_slices((source, target))
     if shuffle_seed is not None:
-        dataset = dataset.shuffle(source.nrows(), seed=shuffle_seed, reshuffle_each_iteration=False)
-    return bucketed(dataset, batch_size, boundaries, fixed_shapes)
+        rows = rows.shuffle(source.nrows(), seed=shuffle_seed, reshuffle_each_iteration=False)
+    return bucketed(rows, batch_size, boundaries, fixed_shapes)
 
 
 def bucketed(
@@ -77,13 +74,15 @@ def bucketed(
     The order of the rows decides the batches, and their number does not depend on it.
 
     Args:
-        rows: a dataset of pairs of ids, each a vector.
+        rows: a dataset of pairs of ids, each a vector or a row of a ragged tensor.
         batch_size: rows of a batch; the last of a bucket may hold fewer.
         boundaries: the lengths at which a new bucket begins.
         fixed_shapes: whether all batches of a bucket have one shape, for compiled steps: padded
             to one less than the boundary, and the last one filled with empty sentences whose
             labels are all padding. The boundaries must bound every row.
     """
+    # A row of a ragged tensor is a plain tensor, but its spec says so only after a map.
+    rows = rows.map(lambda source, target: (tf.identity(source), tf.identity(target)))
     dataset = rows.bucket_by_sequence_length(
         lambda source, target: tf.maximum(tf.size(source), tf.size(target)),
         list(boundaries),

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place and renamed into it."""
+"""Files that are whole or not there, and folders that one process at a time writes to."""
 
 import contextlib
 import os

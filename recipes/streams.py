@@ -227,7 +227,6 @@ class PairStream:
             .rebatch(_TOKENIZED)
             .map(tokenized, num_parallel_calls=tf.data.AUTOTUNE)
             .unbatch()
-            .map(lambda source, target: (tf.identity(source), tf.identity(target)))
         )
         return bucketed(rows, batch_size, boundaries, fixed_shapes).with_options(options)
 

@@ -287,9 +287,9 @@ class _State:
     """Where a training stands, beside its variables."""
 
     epoch: int = 0
-    step: int = 0  # batches done of this epoch
-    steps: int = 0  # of the whole training
-    nll: float = 0.0  # over them
+    steps: int = 0  # batches done of the whole training
+    step: int = 0  # and of this epoch
+    nll: float = 0.0  # over these
     tokens: float = 0.0
     busy: float = 0.0  # seconds
     minutes: float = 0.0  # of the whole training

@@ -190,3 +190,27 @@ def made():
 @pytest.fixture
 def weights_of():
     return named_weights
+
+
+@pytest.fixture
+def command_line():
+    """A function: `command_line(capture)` gives one that runs a command of `keras-attention`.
+
+    That one gives the exit code, the lines of standard output and the lines of standard error, as
+    pytest's `capsys` or `capfd` sees them.
+    """
+    from keras_attention.recipes import cli
+
+    def captured_by(capture):
+        def run(*arguments):
+            capture.readouterr()
+            try:
+                code = cli.main([str(argument) for argument in arguments])
+            except SystemExit as stop:  # argparse's own
+                code = stop.code
+            out, err = capture.readouterr()
+            return code, out.splitlines(), err.splitlines()
+
+        return run
+
+    return captured_by

@@ -45,19 +45,8 @@ def tflite(run_folder):
 
 
 @pytest.fixture
-def said(capsys):
-    """Runs a command: exit code, lines of standard output, lines of standard error."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        try:
-            code = cli.main([str(a) for a in arguments])
-        except SystemExit as stop:  # argparse's own
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out.splitlines(), err.splitlines()
-
-    return run
+def said(command_line, capsys):
+    return command_line(capsys)
 
 
 def test_every_command_explains_itself(said):

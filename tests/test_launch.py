@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_attention.recipes import cli, launch
+from keras_attention.recipes import launch
 from keras_attention.recipes.errors import UsageError
 
 PRELUDE = """
@@ -469,16 +469,8 @@ def test_a_training_that_would_begin_from_the_start_is_recognised(command, forge
 
 
 @pytest.fixture
-def said(capfd):
-    def run(*arguments):
-        try:
-            code = cli.main([str(argument) for argument in arguments])
-        except SystemExit as stop:  # argparse's own
-            code = stop.code
-        out, err = capfd.readouterr()
-        return code, out.splitlines(), err.splitlines()
-
-    return run
+def said(command_line, capfd):
+    return command_line(capfd)
 
 
 def test_the_command_runs_what_stands_behind_the_dashes(said, worker):
