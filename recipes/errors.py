@@ -18,3 +18,7 @@ class Interrupted(Exception):
         what = "its state is saved: go on with --resume" if saved else "nothing was saved"
         super().__init__(f"stopped by {signal.Signals(signal_number).name}; {what}")
         self.signal_number = signal_number
+
+
+class PeerLost(Exception):
+    """A training of several workers has lost one of them: all are to be started again."""

@@ -8,41 +8,71 @@ import contextlib
 import csv
 import dataclasses
 import math
-import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from .checkpoints import Checkpoints
+from .clock import Clock
 from .errors import Interrupted, RunError
 from .files import replacing
+from .interruptions import lost_peers, stop_signals
+from .objective import Elementwise, Objective, accuracy, cross_entropy
+from .schedules import SCHEDULES
+from .strategies import Strategy
+
+Batches = Iterable[tuple]
+Figures = dict[str, float]
 
 
 class Trainer:
-    """Trains a model of tokens to logits by cross-entropy over the real tokens of each batch.
+    """Trains a model by one step that is right on any number of devices, on both backends.
 
-    The loss of a batch is the sum over its real tokens divided by their number, so a row weighs
-    what it holds and padding weighs nothing:
+    The loss of a batch is the sum over its real labels divided by their number, on all devices
+    together, so a row weighs what it holds and padding weighs nothing:
 
         L = sum_i m_i ((1 - eps) nll_i + eps mean_v(-log p_iv)) / sum_i m_i
 
-    Gradients are clipped by their global norm. The learning rate rises linearly over the first
-    `warmup_steps`, a quarter of all steps at most, and falls along a half cosine to 0 at the end
-    of the last epoch, or of the minutes where these end first.
+    Gradients are summed over the devices and then clipped by their global norm; every device
+    draws dropout masks of its own. The learning rate rises linearly over the first `warmup_steps`,
+    a quarter of all steps at most, and falls by the schedule to the end of the last epoch, or of
+    the minutes where these end first.
+
+    A batch is `(inputs, labels)` or `(inputs, labels, weights)`: tensors or arrays by the names of
+    the model's inputs (or the one input alone), labels (B, ...), weights of rows (B,). Every
+    worker is given the whole batch and trains on its rows of it. Where rows do not divide over the
+    devices, copies that weigh nothing fill up.
 
     Args:
-        model: a built `keras.Model` whose one output is logits (B, T, V).
+        model: a built functional `keras.Model` with one output, by default logits (B, T, V).
+        strategy: see `strategies.choose`; None: one device.
+        loss: `(labels, outputs)` to a value for each label; by default the cross-entropy of
+            integer labels by logits.
+        metrics: by name, functions of the same form that `evaluate` gives the means of; by
+            default `token_accuracy`.
+        optimizer: without clipping of its own; None: Adam.
         learning_rate: its highest value.
         warmup_steps: steps over which it rises.
-        clip: largest global norm of the gradients.
-        label_smoothing: eps.
-        pad_id: label that is padding.
+        schedule: how it falls: a name in `schedules.SCHEDULES`, or a function of that form.
+        clip: largest global norm of the gradients; None: any.
+        label_smoothing: eps, with the default loss.
+        pad_id: label that is padding; None: none is.
+        accumulate: into how many parts each device cuts its rows, one after the other, to need
+            less memory for the same step.
+        jit: whether XLA compiles the step on TensorFlow, once for each shape of a batch; on JAX
+            it always does.
+
+    Attributes:
+        traces: how often a step was traced; under XLA the number of compilations.
+
+    Raises:
+        ValueError: for an optimizer that clips, or options that do not fit.
+        UsageError: for a model made outside of the strategy's scope, or `jit` where it cannot be.
 
     Example:
 
@@ -62,105 +92,100 @@ class Trainer:
         self,
         model: keras.Model,
         *,
+        strategy: Strategy | None = None,
+        loss: Elementwise = cross_entropy,
+        metrics: Mapping[str, Elementwise] | None = None,
+        optimizer: keras.optimizers.Optimizer | None = None,
         learning_rate: float = 1e-3,
         warmup_steps: int = 200,
-        clip: float = 1.0,
+        schedule: str | Callable[[int, int, float], float] = "cosine",
+        clip: float | None = 1.0,
         label_smoothing: float = 0.0,
-        pad_id: int = 0,
+        pad_id: int | None = 0,
+        accumulate: int = 1,
+        jit: bool = False,
     ):
+        if label_smoothing and loss is not cross_entropy:
+            raise ValueError(
+                "label_smoothing is for the default loss. Received: "
+                f"label_smoothing={label_smoothing}"
+            )
+        if isinstance(schedule, str) and schedule not in SCHEDULES:
+            raise ValueError(f"`schedule` must be in {list(SCHEDULES)}. Received: {schedule!r}")
+        if accumulate < 1:
+            raise ValueError(f"`accumulate` must be at least 1. Received: accumulate={accumulate}")
         self.model = model
+        self.strategy = strategy or Strategy()
+        self.strategy.check(model)
+        self.loss = loss
+        self.metrics = {"token_accuracy": accuracy} if metrics is None else dict(metrics)
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
-        self.clip = clip
-        self.label_smoothing = label_smoothing
-        self.pad_id = pad_id
-        self.optimizer = keras.optimizers.Adam(learning_rate)
-        self.optimizer.build(model.trainable_variables)
-        tokens = tf.TensorSpec((None, None), "int32")
-        signature = [{tensor.name: tokens for tensor in model.inputs}, tokens]
-        self._train_step = tf.function(self._step, input_signature=signature, autograph=False)
-        self._test_step = tf.function(self._count, input_signature=signature, autograph=False)
-
-    def _logits(self, inputs, training):
-        # By name into whatever structure of inputs the model was built with.
-        flat = [inputs[tensor.name] for tensor in self.model.inputs]
-        structured = keras.tree.pack_sequence_as(self.model.input, flat)
-        return self.model(structured, training=training)
-
-    def _step(self, inputs, labels):
-        variables = [variable.value for variable in self.model.trainable_variables]
-        with tf.GradientTape() as tape:
-            logits = self._logits(inputs, training=True)
-            nll, real = self._nll(logits, labels)
-            tokens = tf.maximum(tf.reduce_sum(real), 1.0)
-            each = nll
-            if self.label_smoothing:
-                # (1 - eps) nll + eps mean(-log p) is nll + eps (logit of the label - mean logit).
-                safe = tf.where(labels == self.pad_id, 0, labels)
-                of_label = tf.gather(logits, safe, axis=-1, batch_dims=2)
-                each += self.label_smoothing * (of_label - tf.reduce_mean(logits, axis=-1))
-            loss = tf.reduce_sum(each * real) / tokens
-        # Dense, because Adam moves every row of an embedding anyway.
-        gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, variables)]
-        gradients, _ = tf.clip_by_global_norm(gradients, self.clip)
-        self.optimizer.apply(gradients, self.model.trainable_variables)
-        return tf.reduce_sum(nll * real), tf.reduce_sum(real)
-
-    def _count(self, inputs, labels):
-        logits = self._logits(inputs, training=False)
-        nll, real = self._nll(logits, labels)
-        right = tf.cast(tf.argmax(logits, -1, output_type="int32") == labels, real.dtype)
-        return tf.reduce_sum(nll * real), tf.reduce_sum(real), tf.reduce_sum(right * real)
-
-    def _nll(self, logits, labels):
-        real = tf.cast(labels != self.pad_id, "float32")
-        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-        return nll, real
-
-    def evaluate(self, batches: Iterable) -> dict[str, float]:
-        """Loss (nats a token, without smoothing), perplexity and accuracy over real tokens."""
-        nll, tokens, right = np.sum(
-            [[float(x) for x in self._test_step(*batch)] for batch in batches], axis=0
+        self.schedule = SCHEDULES[schedule] if isinstance(schedule, str) else schedule
+        with self.strategy.scope():
+            self.optimizer = _scaled(optimizer or keras.optimizers.Adam(learning_rate), model)
+            self.optimizer.build(model.trainable_variables)
+        self._steps = self.strategy.steps(
+            Objective(model, loss, self.metrics, label_smoothing, pad_id),
+            self.optimizer,
+            clip=clip,
+            pieces=accumulate,
+            jit=jit,
         )
-        loss = nll / max(tokens, 1)
-        return {
-            "loss": float(loss),
-            "perplexity": math.exp(min(loss, 100)),
-            "token_accuracy": float(right / max(tokens, 1)),
-        }
+
+    @property
+    def traces(self) -> int:
+        return self._steps.traces
+
+    def evaluate(self, batches: Batches) -> Figures:
+        """Means over the real labels: the loss (without smoothing) and the metrics.
+
+        The loss of `cross_entropy` is in nats a label, and its perplexity is given, too.
+        """
+        sums, weight = np.zeros(1 + len(self.metrics)), 0.0
+        with self._steps.held():
+            for batch in batches:
+                more, further = self._steps.test(*self._unpacked(batch))
+                weight, sums = weight + more, sums + further
+        loss, *others = (float(x) for x in sums / max(weight, 1e-9))
+        figures = {"loss": loss}
+        if self.loss is cross_entropy:
+            figures["perplexity"] = math.exp(min(loss, 100))
+        return figures | dict(zip(self.metrics, others, strict=True))
 
     def fit(
         self,
-        epoch_data: Callable[[int], Iterable],
+        epoch_data: Callable[[int], Batches],
         *,
         epochs: int,
         minutes: float | None = None,
         steps: int | None = None,
-        validate: Callable[[], dict[str, float]] | None = None,
-        best_by: Callable[[dict[str, float]], Any] = lambda metrics: -metrics["loss"],
+        validate: Callable[[], Figures] | None = None,
+        best_by: Callable[[Figures], Any] = lambda metrics: -metrics["loss"],
         folder: Path | None = None,
         resume: bool | Literal["auto"] = False,
         checkpoint_steps: int | None = None,
         patience: int | None = None,
         made_by: Mapping[str, Any] | None = None,
         report: Callable[[str], None] = print,
-        on_epoch: Callable[[dict[str, float]], None] = lambda metrics: None,
+        on_epoch: Callable[[Figures], None] = lambda figures: None,
+        on_step: Callable[[int, Figures], None] = lambda step, figures: None,
         progress: Callable[..., contextlib.AbstractContextManager] | None = None,
-    ) -> list[dict[str, float]]:
+    ) -> list[Figures]:
         """Train, keeping the best model by validation and a state to resume from.
 
         Args:
-            epoch_data: gives the batches `(inputs by name, labels)` of an epoch, the same ones in
-                the same order whenever it is asked for the same epoch.
+            epoch_data: gives the batches of an epoch, the same ones in the same order whenever
+                and by whichever worker it is asked for the same epoch.
             epochs: how often to go through the data.
             minutes: most minutes to train, counted as this process's CPU time over the number of
                 cores it may use, so that a run beside other work is not cut short; wall time
-                where an accelerator does the work.
+                where an accelerator does the work. Of several workers the mean counts.
             steps: batches an epoch, for the schedule; counted by a first pass when None.
-            validate: run after each epoch; its figures are recorded.
+            validate: run after each epoch, by every worker; its figures are recorded.
             best_by: from an epoch's figures, what to maximise: a number or a tuple.
             folder: where `model.keras` (the best so far), `checkpoints/` and `history.csv`, a line
-                an epoch, are kept.
+                an epoch, are kept: one folder for all workers, in which the first writes.
             resume: go on from the newest checkpoint in `folder`; `"auto"`: where there is one.
             checkpoint_steps: steps from one checkpoint to the next within an epoch; None: there
                 is one at the end of each epoch, and when a signal stops the training.
@@ -168,6 +193,8 @@ class Trainer:
             made_by: see `Checkpoints`; the model's sizes are checked in any case.
             report: receives a line when a checkpoint is broken.
             on_epoch: called with the figures of each finished epoch.
+            on_step: called after each step with its number, from 1, and its figures: `loss`,
+                `learning_rate`, `tokens_per_second`.
             progress: `progress(total, description)` is a context that gives a function
                 `advance(**figures)`.
 
@@ -176,6 +203,7 @@ class Trainer:
 
         Raises:
             Interrupted: after SIGINT or SIGTERM, when the state has been saved.
+            PeerLost: when another worker is gone: all are to be started again.
             RunError: when `resume` finds no checkpoint, or only broken ones, or a foreign one.
             OSError: when a checkpoint cannot be written; older ones stay.
         """
@@ -189,47 +217,53 @@ class Trainer:
             raise RunError("resume needs the folder that the checkpoints are in")
         found = resume and (resume != "auto" or checkpoints.paths())
         state = self._restore(checkpoints) if found else _State()
-        clock = _Clock(state.minutes, state.seconds)
+        clock = Clock(state.minutes, state.seconds, self.strategy.accelerated)
+        warmup_steps = min(self.warmup_steps, epochs * steps // 4)
 
         def time_spent():  # as a part of what is allowed
-            return clock.minutes / minutes if minutes is not None else 0.0
+            return state.minutes / minutes if minutes is not None else 0.0
 
-        warmup_steps = min(self.warmup_steps, epochs * steps // 4)
-        with _stop_signals() as stop:
+        with stop_signals() as stop, lost_peers(self.strategy.workers):
+            self._check_together(state)
             while state.epoch < epochs and time_spent() < 1 and not state.tired(patience):
                 bar = progress(steps, f"epoch {state.epoch + 1}/{epochs}") if progress else None
-                with bar or contextlib.nullcontext(lambda **figures: None) as advance:
+                with (
+                    bar or contextlib.nullcontext(lambda **figures: None) as advance,
+                    self._steps.held(),
+                ):
                     for index, batch in enumerate(epoch_data(state.epoch)):
                         if index < state.step:
                             advance()
                             continue
                         step = state.epoch * steps + index
-                        done = max(step / (epochs * steps), time_spent())
-                        self._set_learning_rate(step, warmup_steps, min(done, 1.0))
-                        self._train_on(batch, state)
+                        done = min(max(step / (epochs * steps), time_spent()), 1.0)
+                        rate = self.learning_rate * self.schedule(step, warmup_steps, done)
+                        loss = self._train_on(batch, state, rate)
+                        stopped_by = self._shared(state, stop, clock)
                         advance(loss=state.loss, tokens_per_second=state.speed)
-                        if stop or time_spent() >= 1:
+                        figures = {"loss": loss, "learning_rate": rate}
+                        on_step(step + 1, {**figures, "tokens_per_second": state.speed})
+                        if stopped_by or time_spent() >= 1:
                             break
-                        if checkpoints and checkpoint_steps and not state.step % checkpoint_steps:
-                            state.minutes, state.seconds = clock.minutes, clock.seconds
+                        if checkpoint_steps and not state.step % checkpoint_steps:
                             self._save(checkpoints, state)
-                state.minutes, state.seconds = clock.minutes, clock.seconds
-                if stop:
-                    if checkpoints:
-                        self._save(checkpoints, state)
-                    raise Interrupted(stop[0], saved=folder is not None)
+                stopped_by = self._shared(state, stop, clock)
+                if stopped_by:
+                    self._save(checkpoints, state)
+                    raise Interrupted(stopped_by, saved=folder is not None)
                 figures = {
                     "epoch": state.epoch + 1,
                     "loss": state.loss,
                     "train_loss": state.loss,
                     "tokens_per_second": state.speed,
                     **(validate() if validate else {}),
-                    "minutes": clock.minutes,
-                    "seconds": clock.seconds,
                 }
-                figures["best"] = all(best_by(figures) > best_by(f) for f in state.history)
+                self._shared(state, stop, clock)
+                figures |= {"minutes": state.minutes, "seconds": state.seconds}
+                better = all(best_by(figures) > best_by(f) for f in state.history)
+                figures["best"] = self._as_the_chief(better)
                 state.end_epoch(figures)
-                if checkpoints:
+                if checkpoints and self.strategy.is_chief:
                     # The model first: a checkpoint never claims a best model that is not there.
                     if figures["best"]:
                         with replacing(folder / "model.keras") as beside:
@@ -239,24 +273,53 @@ class Trainer:
                 on_epoch(figures)
         return state.history
 
-    def _train_on(self, batch, state: "_State") -> None:
+    def _unpacked(self, batch):
+        inputs, labels, *weights = batch
+        names = [tensor.name for tensor in self.model.inputs]
+        if not isinstance(inputs, Mapping) and len(names) == 1:
+            inputs = {names[0]: inputs}
+        missing = [name for name in names if name not in inputs]
+        if missing:
+            raise ValueError(
+                f"A batch must have the model's inputs {names}. Received: {sorted(inputs)}"
+            )
+        return {name: inputs[name] for name in names}, labels, weights[0] if weights else None
+
+    def _train_on(self, batch, state: "_State", learning_rate: float) -> float:
         started = time.perf_counter()
-        nll, tokens = (float(x) for x in self._train_step(*batch))
+        tokens, [total] = self._steps.train(*self._unpacked(batch), learning_rate)
         state.busy += time.perf_counter() - started
-        state.nll += nll
+        state.nll += float(total)
         state.tokens += tokens
         state.step += 1
         state.steps += 1
-        if not math.isfinite(nll):
+        if not math.isfinite(total):
             raise RunError(
                 f"the loss is not finite in epoch {state.epoch + 1}, step {state.step}: "
                 "try a smaller learning rate"
             )
+        return float(total) / max(tokens, 1.0)
 
-    def _set_learning_rate(self, step: int, warmup_steps: int, part: float) -> None:
-        rise = min(1.0, (step + 1) / max(warmup_steps, 1))
-        fall = 0.5 * (1.0 + math.cos(math.pi * part))
-        self.optimizer.learning_rate.assign(self.learning_rate * rise * fall)
+    def _shared(self, state: "_State", stop: list[int], clock: Clock) -> int | None:
+        """Note the minutes that all workers agree on; the signal that stops them, if any."""
+        own = [clock.minutes, *(float(stop[:1] == [s]) for s in (signal.SIGINT, signal.SIGTERM))]
+        minutes, interrupted, ended = self.strategy.total(own)
+        state.minutes, state.seconds = float(minutes) / self.strategy.workers, clock.seconds
+        if interrupted:
+            return signal.SIGINT
+        return signal.SIGTERM if ended else None
+
+    def _as_the_chief(self, decision: bool) -> bool:
+        return bool(self.strategy.total([decision and self.strategy.is_chief])[0])
+
+    def _check_together(self, state: "_State") -> None:
+        """Refuse workers that found different checkpoints."""
+        steps = self.strategy.total([state.steps])[0] / self.strategy.workers
+        if steps != state.steps:
+            raise RunError(
+                f"worker {self.strategy.worker} goes on from step {state.steps} and others do not: "
+                "the run's folder must be one that all workers share"
+            )
 
     def _variables(self) -> dict[str, keras.Variable]:
         # `model.variables` holds what `model.weights` does not: the state of the dropout seeds,
@@ -264,9 +327,11 @@ class Trainer:
         variables = [*self.model.variables, *self.optimizer.variables]
         return {f"{i:04d}": variable for i, variable in enumerate(variables)}
 
-    def _save(self, checkpoints: Checkpoints, state: "_State") -> None:
-        arrays = {name: np.asarray(v.value) for name, v in self._variables().items()}
-        checkpoints.save(state.steps, arrays, dataclasses.asdict(state))
+    def _save(self, checkpoints: Checkpoints | None, state: "_State") -> None:
+        if checkpoints and self.strategy.is_chief:
+            self._steps.write_back()
+            arrays = {n: keras.ops.convert_to_numpy(v) for n, v in self._variables().items()}
+            checkpoints.save(state.steps, arrays, dataclasses.asdict(state))
 
     def _restore(self, checkpoints: Checkpoints) -> "_State":
         arrays, state = checkpoints.load()
@@ -280,6 +345,20 @@ class Trainer:
         for name, variable in variables.items():
             variable.assign(arrays[name])
         return _State(**state)
+
+
+def _scaled(optimizer, model):
+    """The optimizer, with a scaled loss where the model computes in float16."""
+    clips = [n for n in ("clipnorm", "global_clipnorm", "clipvalue") if getattr(optimizer, n, None)]
+    if clips:
+        raise ValueError(
+            "An optimizer clips before gradients are summed over devices: leave it to `clip`. "
+            f"Received: {clips[0]}={getattr(optimizer, clips[0])}"
+        )
+    half = any(layer.compute_dtype == "float16" for layer in model.layers)
+    if half and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return keras.optimizers.LossScaleOptimizer(optimizer)
+    return optimizer
 
 
 @dataclasses.dataclass
@@ -324,52 +403,3 @@ def _write_table(path: Path, rows: list[dict]) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-
-
-class _Clock:
-    """Minutes of work: CPU time over the cores at hand, or wall time beside an accelerator."""
-
-    def __init__(self, minutes: float, seconds: float):
-        accelerator = bool(tf.config.list_physical_devices("GPU"))
-        self._cores = 1 if accelerator else _cores()
-        self._time = time.perf_counter if accelerator else time.process_time
-        self._before = minutes * 60 * self._cores
-        self._start = self._time()
-        self._wall_before = seconds
-        self._wall_start = time.perf_counter()
-
-    @property
-    def minutes(self) -> float:
-        return (self._before + self._time() - self._start) / self._cores / 60
-
-    @property
-    def seconds(self) -> float:
-        return self._wall_before + time.perf_counter() - self._wall_start
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM, so that the step that runs can end and be saved."""
-    received: list[int] = []
-
-    def receive(number, frame):
-        received.append(number)
-        if len(received) > 1:  # asked twice: do not wait for the step
-            raise KeyboardInterrupt
-
-    try:
-        before = {s: signal.signal(s, receive) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # signals belong to the main thread
-        yield received
-        return
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -12,7 +12,6 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_attention.recipes.checkpoints import Checkpoints
 from keras_attention.recipes.errors import Interrupted, RunError
@@ -57,15 +56,18 @@ def reference_loss(logits, labels, smoothing):
     return total / count
 
 
+def follow_once(model, batch, **options):
+    """One step against the gradient, as long as it is."""
+    options |= {"optimizer": keras.optimizers.SGD(), "learning_rate": 1.0, "warmup_steps": 0}
+    Trainer(model, **options, schedule="constant").fit(lambda epoch: [batch], epochs=1)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_a_step_follows_the_gradient_of_the_smoothed_loss_over_real_tokens(smoothing):
     model = tagger()
     inputs, labels = rows(4, 0)
     start = [w.copy() for w in model.get_weights()]
-    trainer = Trainer(model, label_smoothing=smoothing, clip=1e9, warmup_steps=0)
-    trainer.optimizer = keras.optimizers.SGD(1.0)
-    trainer.optimizer.build(model.trainable_variables)
-    trainer._step({"tokens": tf.constant(inputs["tokens"])}, tf.constant(labels))
+    follow_once(model, (inputs, labels), label_smoothing=smoothing, clip=None)
     moved = [a - b for a, b in zip(start, model.get_weights(), strict=True)]  # the gradient
 
     def loss(weights):
@@ -101,27 +103,20 @@ def test_evaluation_counts_real_tokens_only():
 def test_gradients_are_clipped_by_their_global_norm():
     model = tagger()
     start = [w.copy() for w in model.get_weights()]
-    trainer = Trainer(model, clip=1e-3)
-    trainer.optimizer = keras.optimizers.SGD(1.0)
-    trainer.optimizer.build(model.trainable_variables)
-    inputs, labels = rows(4, 0)
-    trainer._step({"tokens": tf.constant(inputs["tokens"])}, tf.constant(labels))
+    follow_once(model, rows(4, 0), clip=1e-3)
     moved = [a - b for a, b in zip(start, model.get_weights(), strict=True)]
     norm = math.sqrt(sum(np.sum(np.square(g, dtype="float64")) for g in moved))
     assert norm == pytest.approx(1e-3, rel=1e-2)  # weights of about 0.05 keep 4 digits of 1e-3
 
 
 def test_the_learning_rate_rises_and_falls_to_nothing():
-    trainer = Trainer(tagger(), learning_rate=0.1, warmup_steps=1000)
     rates = []
-    step = trainer._train_step
-
-    def watched(*batch):
-        rates.append(float(trainer.optimizer.learning_rate))
-        return step(*batch)
-
-    trainer._train_step = watched
-    trainer.fit(epoch_data, epochs=4, steps=6)
+    Trainer(tagger(), learning_rate=0.1, warmup_steps=1000).fit(
+        epoch_data,
+        epochs=4,
+        steps=6,
+        on_step=lambda step, figures: rates.append(figures["learning_rate"]),
+    )
     assert len(rates) == 24
     assert rates[:6] == sorted(rates[:6])  # a quarter of all steps, fewer than the 1000
     assert rates[6:] == sorted(rates[6:], reverse=True)
