@@ -33,6 +33,7 @@ EXTRAS = {
     "plot": ["matplotlib>=3.8,<4"],
     "cli": ["rich>=13.8,<16"],
     "jax": ["jax>=0.6,<0.11"],
+    "tensorboard": ["tensorboard>=2.20,<2.22"],
 }
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
 EXTRAS["dev"] = [

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from keras_attention.export.errors import ExportError
 
-from .errors import Interrupted, RunError, UsageError
+from .errors import Interrupted, PeerLost, RunError, UsageError
 from .options import RECIPES, flag, parse
 from .terminal import news, print_figures, progress, show
 from .translation_options import ATTENTIONS, FREE_WHEN_RESUMED, PHRASEBOOK, Config
@@ -30,6 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(AttributeError):
             stream.reconfigure(encoding="utf-8", errors="replace")
     options = parse(arguments, COMMANDS)
+    code = _run(options)
+    strategy = getattr(options, "chosen", None)
+    if strategy and strategy.workers > 1:
+        strategy.leave(code)
+    return code
+
+
+def _run(options) -> int:
     try:
         return options.command(options) or 0
     except KeyboardInterrupt:
@@ -48,6 +56,8 @@ def _explain(error: Exception) -> int:
     """One line for a mistake of the user's or of the world's; anything else is ours: traceback."""
     if isinstance(error, Interrupted):
         return _fail(str(error), 130 if error.signal_number == signal.SIGINT else 75)
+    if isinstance(error, PeerLost):
+        return _fail(str(error), 75)
     if isinstance(error, UsageError):
         return _fail(str(error), 2)
     if isinstance(error, OSError) and error.filename:
@@ -100,11 +110,13 @@ def _where(name, data, data_dir):
 
 def _demo(options) -> None:
     translation = _translation()
+    from . import translation_training
+
     out = options.out or _fresh(Path("runs") / "demo")
     started = time.perf_counter()
     news(f"learning to translate a small generated language, into {out}")
     config = Config(**{**PHRASEBOOK, "seed": options.seed})
-    translation.train(config, out, report=news, progress=progress)
+    translation_training.train(config, out, report=news, progress=progress)
     run = translation.load_run(out)
     figures = translation.evaluate(run, report=news)
     news("exporting")
@@ -156,7 +168,18 @@ def _fresh(path: Path) -> Path:
 
 
 def _train(options) -> None:
-    translation = _translation()
+    _translation()
+    import keras
+
+    from . import strategies, translation_training
+
+    if options.backend and options.backend != keras.backend.backend():
+        raise UsageError(
+            f"Keras runs on {keras.backend.backend()} already: set KERAS_BACKEND={options.backend}"
+        )
+    # Before anything else computes: devices are made by it.
+    options.chosen = strategy = strategies.choose(options.strategy, replicas=options.replicas)
+    news(str(strategy))
     given = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(Config)
@@ -187,16 +210,29 @@ def _train(options) -> None:
             raise UsageError("give either --data or files of your own")
         small = not own and given.get("data", "phrasebook") == "phrasebook"
         config = Config(**{**(PHRASEBOOK if small else {}), **given})
-    figures = translation.train(
+    listeners = []
+    if options.tensorboard:
+        from .tensorboard import TensorBoard
+
+        listeners.append(TensorBoard(options.out / "tensorboard"))
+    if options.profile:
+        from .profiling import Profile
+
+        listeners.append(Profile(options.out / "profile"))
+    figures = translation_training.train(
         config,
         options.out,
         data_dir=options.data_dir,
         resume="auto" if options.resume == "auto" else going_on,
+        strategy=strategy,
+        jit=options.jit,
+        listeners=listeners if strategy.is_chief else (),
         report=news,
         progress=progress,
     )
     figures.pop("history")
-    print_figures(figures, options.json)
+    if strategy.is_chief:
+        print_figures(figures, options.json)
 
 
 def _evaluate(options) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from keras_attention import __version__
 from keras_attention.visualization import PICTURES
 
+from . import strategies
 from .job_files import ENGINES
 from .translation_options import PHRASEBOOK, Config
 
@@ -19,12 +20,13 @@ EPILOG = """examples:
   keras-attention demo
   keras-attention train translation --data multi30k --minutes 25 --out runs/m30k
   keras-attention train translation --pairs my.tsv --query current --out runs/my
+  keras-attention train translation --pairs 'shards/*.tfrecord' --backend jax --out runs/big
   keras-attention evaluate runs/m30k
   keras-attention predict runs/m30k "ein mann schläft ."
   keras-attention export runs/m30k --to tflite --quantize dynamic
   keras-attention predict runs/m30k/export/tflite-dynamic/translation.tflite "ein mann schläft ."
   keras-attention plot runs/m30k "ein mann schläft ." --out alignment.png
-  keras-attention launch --workers 1 -- \\
+  keras-attention launch --workers 2 -- \\
       keras-attention train translation --data multi30k --out runs/m30k --resume auto
 """
 
@@ -38,16 +40,15 @@ a worker that exits with    makes of the group
   75, or by a signal        stopped, all started again after 1, 2, 4 ... 60 s
   another code              stopped, and that is the exit code: a mistake would only be repeated
 Exit code 75 also tells that restarts are used up, or SIGTERM; 130 tells Ctrl-C. The command has
-to go on by itself: that is what --resume auto is for. The recipes train in one process so far:
---workers 1 keeps it going.
+to go on by itself: that is what --resume auto is for.
 
 With --to, the job file for a cluster is printed and nothing is started.
 """
 
 LAUNCH_EPILOG = """examples:
-  keras-attention launch --workers 1 -- \\
+  keras-attention launch --workers 2 -- \\
       keras-attention train translation --data multi30k --out runs/m30k --resume auto
-  keras-attention launch --workers 1 --to slurm -- \\
+  keras-attention launch --workers 4 --to slurm -- \\
       keras-attention train translation --data multi30k --out /shared/m30k --resume auto > m30k.sh
 """
 
@@ -97,6 +98,7 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
         help="go on with the run in RUN; auto: if there is one, else begin it",
     )
     _add_config(train)
+    _add_devices(train)
 
     evaluate = command("evaluate", "measure a run on the test part of its data")
     evaluate.add_argument("run", type=Path, metavar="RUN")
@@ -178,6 +180,41 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("devices")
+    group.add_argument(
+        "--strategy",
+        default="auto",
+        metavar="{" + ",".join(strategies.NAMES) + "}",
+        help="where the replicas of the model are; auto: the cluster that the environment names, "
+        "else a TPU, else all GPUs, else one device, and it says which (default: %(default)s)",
+    )
+    group.add_argument(
+        "--replicas",
+        type=_positive,
+        metavar="N",
+        help="devices of this machine to use; without a GPU: virtual ones, to test and no faster",
+    )
+    group.add_argument(
+        "--backend",
+        choices=("tensorflow", "jax"),
+        help="of Keras (default: KERAS_BACKEND, else tensorflow)",
+    )
+    group.add_argument(
+        "--jit",
+        action="store_true",
+        help="let XLA compile the step for a few sizes of batches; JAX always does",
+    )
+    group.add_argument(
+        "--tensorboard", action="store_true", help="write curves for TensorBoard to RUN/tensorboard"
+    )
+    group.add_argument(
+        "--profile",
+        action="store_true",
+        help="write a profile of ten steps to RUN/profile, for TensorBoard or xprof",
+    )
+
+
 def _add_config(parser: argparse.ArgumentParser) -> None:
     """The fields of the recipe's config as options; None where not given."""
     kinds = {int: _positive, float: _fraction, str: str}
@@ -188,6 +225,8 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
             groups[about.group] = parser.add_argument_group(about.group)
         group = groups[about.group]
         kind, *_ = typing.get_args(field.type) or (field.type,)  # of `int | None`: int
+        several = typing.get_origin(kind) is Sequence
+        kind = typing.get_args(kind)[0] if several else kind
         default = "" if field.default is None else f" (default: {field.default}"
         if default:
             small = PHRASEBOOK.get(field.name)
@@ -202,7 +241,8 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
                 type=_count if field.name in ("seed", "warmup_steps") else kinds[kind],
                 choices=about.choices,
                 help=about.help + default,
-                metavar=None if about.choices else kind.__name__.upper(),
+                metavar="FILE" if several else None if about.choices else kind.__name__.upper(),
+                nargs="+" if several else None,
             )
 
 

@@ -8,6 +8,7 @@ decide then what their devices are.
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -69,6 +70,25 @@ class Strategy:
     def total(self, values: Sequence[float]) -> np.ndarray:
         """The sums over the workers of the values that each of them has; all wait for all."""
         return np.asarray(values, "float64")
+
+    def as_the_chief(self, decision: bool) -> bool:
+        """What the first worker has decided."""
+        return bool(self.total([decision and self.is_chief])[0])
+
+    def wait(self) -> None:
+        """Until all workers are here."""
+        self.total([0.0])
+
+    def leave(self, code: int) -> None:
+        """End this process, of several, with an exit code.
+
+        At once, where an orderly end could wait for ever: TensorFlow's for its servers, JAX's for
+        a worker that is gone.
+        """
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if code or not _on_jax():
+            os._exit(code)
 
     def check(self, model: keras.Model) -> None:
         """Refuse a model that was made outside of `scope`.

@@ -391,6 +391,11 @@ def find_files(given: StrPath | Iterable[StrPath]) -> list[Path]:
     return files
 
 
+def must_be_streamed(given: Sequence[StrPath]) -> bool:
+    """Whether paths are more than one text file that could be read into memory."""
+    return len(given) > 1 or not Path(given[0]).is_file() or _is_records(Path(given[0]))
+
+
 def write_tfrecords(pairs: Iterable[tuple[str, str]], folder: StrPath, shards: int) -> list[Path]:
     """Writes pairs in turns into `.tfrecord` files that `PairStream` reads.
 

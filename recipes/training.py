@@ -261,7 +261,7 @@ class Trainer:
                 self._shared(state, stop, clock)
                 figures |= {"minutes": state.minutes, "seconds": state.seconds}
                 better = all(best_by(figures) > best_by(f) for f in state.history)
-                figures["best"] = self._as_the_chief(better)
+                figures["best"] = self.strategy.as_the_chief(better)
                 state.end_epoch(figures)
                 if checkpoints and self.strategy.is_chief:
                     # The model first: a checkpoint never claims a best model that is not there.
@@ -308,9 +308,6 @@ class Trainer:
         if interrupted:
             return signal.SIGINT
         return signal.SIGTERM if ended else None
-
-    def _as_the_chief(self, decision: bool) -> bool:
-        return bool(self.strategy.total([decision and self.strategy.is_chief])[0])
 
     def _check_together(self, state: "_State") -> None:
         """Refuse workers that found different checkpoints."""

@@ -9,7 +9,6 @@ import time
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import keras
 import numpy as np
@@ -19,17 +18,11 @@ from keras import ops
 from keras_attention import AttentionDecoder, beam_search, greedy_search, padding_mask
 
 from . import data, metrics
-from .batches import batches, fed, to_ids
+from .batches import batches, fed, few_boundaries, to_ids
 from .errors import RunError
-from .files import alone_in
-from .runs import Run, first_line, load_config, versions, write_config, write_json
-from .tokenizers import (
-    END_ID,
-    PADDING_ID,
-    START_ID,
-    Tokenizer,
-    learn_vocabulary,
-)
+from .runs import Run, first_line, load_config
+from .streams import PairStream, must_be_streamed
+from .tokenizers import END_ID, PADDING_ID, START_ID, Tokenizer
 from .training import Trainer
 from .translation_options import Config
 
@@ -108,6 +101,30 @@ def build_model(
     )(x, memory, encoder_state=encoder_state)
     logits = keras.layers.Dense(target_vocabulary_size, name="logits")(outputs)
     return keras.Model([source, target], logits, name="translation")
+
+
+def model_of(config: Config, source_size: int, target_size: int) -> keras.Model:
+    """The model of a config, for vocabularies of these sizes, in the config's precision."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(config.precision)
+    try:
+        return build_model(
+            source_size,
+            target_size,
+            attention=config.attention,
+            query=config.query,
+            input_feeding=config.input_feeding,
+            cell=config.cell,
+            layers=config.layers,
+            embedding=config.embedding,
+            encoder_units=config.encoder_units,
+            source_in_memory=config.source_in_memory,
+            units=config.units,
+            dropout=config.dropout,
+            seed=config.seed,
+        )
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 # What search and export run.
@@ -231,25 +248,36 @@ def signatures(
 # Data.
 
 
-def load_corpus(config: Config, data_dir=None, report: data.Report = print) -> data.Corpus:
-    """The sentences that the config names, and how each side's text is handled."""
-    if config.pairs or config.source or config.target:
-        default = data.TextSide()
+def load_corpus(
+    config: Config, data_dir=None, report: data.Report = print
+) -> data.Corpus | PairStream:
+    """The sentences that the config names, and how each side's text is handled.
 
-        def side(split):
-            return data.TextSide(split or default.split, config.normalize or default.normalize)
-
-        return data.from_files(
-            config.pairs,
-            config.source,
-            config.target,
-            source_side=side(config.source_split),
-            target_side=side(config.target_split),
-            limit=config.limit,
-            seed=config.seed,
-            report=report,
-        )
-    return data.load(config.data, data_dir, config.limit, report, config.seed)
+    One file of pairs is read into memory; several, a folder, a pattern or `.tfrecord` files are
+    streamed, and one is where the config says so.
+    """
+    if not (config.pairs or config.source or config.target):
+        return data.load(config.data, data_dir, config.limit, report, config.seed)
+    default = data.TextSide()
+    source_side, target_side = (
+        data.TextSide(split or default.split, config.normalize or default.normalize)
+        for split in (config.source_split, config.target_split)
+    )
+    pairs = [config.pairs] if isinstance(config.pairs, str) else config.pairs
+    if pairs and (config.stream or must_be_streamed(pairs)):
+        if config.limit is not None:
+            raise data.DataError("A stream has no limit of rows: name fewer files.")
+        return PairStream(pairs, source_side, target_side, seed=config.seed, report=report)
+    return data.from_files(
+        pairs[0] if pairs else None,
+        config.source,
+        config.target,
+        source_side=source_side,
+        target_side=target_side,
+        limit=config.limit,
+        seed=config.seed,
+        report=report,
+    )
 
 
 # Runs.
@@ -285,159 +313,50 @@ def load_run(folder: Path) -> Run:
     return Run(config=config, model=model, source=source, target=target, folder=folder)
 
 
-def train(
-    config: Config,
-    out: Path,
-    *,
-    data_dir=None,
-    resume: bool | Literal["auto"] = False,
-    report: Callable[[str], None] = print,
-    progress=None,
-) -> dict:
-    """Train into the folder `out` and return its metrics.
-
-    Args:
-        config: what to train; with `resume`, that of the run with another `epochs` or `minutes`.
-        out: the run's folder; one that holds a run already is refused.
-        data_dir: where named data sets lie.
-        resume: go on with the run in `out`; `"auto"`: if there is one, else begin it.
-        report: receives a line of news at a time.
-        progress: see `Trainer.fit`.
-
-    Raises:
-        DataError: for data that cannot be used.
-        RunError: for a folder that cannot be trained into, or resumed.
-    """
-    out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file: the run needs a folder of its own")
-    if not resume and (out / "config.json").exists():
-        raise RunError(f"{out} holds a run already: go on with --resume, or choose another --out")
-    if resume == "auto" and not (out / "config.json").exists():
-        resume = False
-    corpus = load_corpus(config, data_dir, report)
-    out.mkdir(parents=True, exist_ok=True)
-    with alone_in(out):
-        return _train(config, corpus, out, resume, report, progress)
-
-
-def _train(config, corpus, out, resume, report, progress) -> dict:
-    keras.utils.set_random_seed(config.seed)
-    if resume:
-        source, target = (Tokenizer.load(out, side) for side in ("source", "target"))
-    else:
-        source, target = (
-            Tokenizer(learn_vocabulary(texts, size, *side), *side)
-            for texts, size, side in (
-                (corpus.train.source, config.source_vocabulary_size, corpus.source),
-                (corpus.train.target, config.target_vocabulary_size, corpus.target),
-            )
-        )
-        source.save(out, "source")
-        target.save(out, "target")
-        # Last: a folder with a config is a run, and has its vocabularies.
-        write_config(out, "translation", config)
-
-    def ids(part, what):
-        sides = to_ids(part.source, source), to_ids(part.target, target)
-        fits = (sides[0].row_lengths() <= config.max_length) & (
-            sides[1].row_lengths() <= config.max_length
-        )
-        if dropped := int(tf.reduce_sum(tf.cast(~fits, "int32"))):
-            report(f"{dropped} {what} pairs are longer than {config.max_length} pieces: left out")
-        return tuple(tf.ragged.boolean_mask(side, fits) for side in sides)
-
-    training, validation = ids(corpus.train, "training"), ids(corpus.validation, "validation")
-    model = build_model(
-        source.size,
-        target.size,
-        attention=config.attention,
-        query=config.query,
-        input_feeding=config.input_feeding,
-        cell=config.cell,
-        layers=config.layers,
-        embedding=config.embedding,
-        encoder_units=config.encoder_units,
-        source_in_memory=config.source_in_memory,
-        units=config.units,
-        dropout=config.dropout,
-        seed=config.seed,
-    )
-    trainer = Trainer(
-        model,
-        learning_rate=config.learning_rate,
-        warmup_steps=config.warmup_steps,
-        label_smoothing=config.label_smoothing,
-    )
-    report(
-        f"{corpus.name}: {len(corpus.train.source)} training pairs, {source.size} and "
-        f"{target.size} pieces, {model.count_params():,} parameters"
-    )
-    run = Run(config=config, model=model, source=source, target=target, folder=out)
-    translate_ids = search_function(run, "greedy")
-    texts = corpus.validation.source[:1000]
-    references = metrics.surface(corpus.validation.target[:1000], corpus.target)
-
-    def validate():
-        found = trainer.evaluate(batches(*validation, config.batch_size))
-        hypotheses = [row["translation"] for row in translate(run, texts, translate_ids)]
-        return {
-            **found,
-            "bleu": metrics.bleu(
-                hypotheses, references, metrics.bleu_tokenizer(corpus.target)
-            ).value,
-            "exact_match": metrics.exact_match(hypotheses, references),
-        }
-
-    def on_epoch(figures):
-        report(
-            f"epoch {figures['epoch']}: loss {figures['train_loss']:.3f}, validation perplexity "
-            f"{figures['perplexity']:.2f}, BLEU {figures['bleu']:.2f}, exact match "
-            f"{figures['exact_match']:.3f}, {figures['tokens_per_second']:,.0f} tokens/s, "
-            f"{figures['minutes']:.1f} minutes{' *' if figures['best'] else ''}"
-        )
-
-    started = time.time()
-    history = trainer.fit(
-        lambda epoch: batches(*training, config.batch_size, config.seed * 1000 + epoch),
-        epochs=config.epochs,
-        minutes=config.minutes,
-        validate=validate,
-        # By BLEU; below 5 it is noise, and the loss decides.
-        best_by=lambda figures: (max(figures["bleu"], 5.0), -figures["loss"]),
-        folder=out,
-        resume=resume,
-        checkpoint_steps=config.checkpoint_steps,
-        patience=config.patience,
-        made_by=config.decided(),
-        report=report,
-        on_epoch=on_epoch,
-        progress=progress,
-    )
-    best = max((f for f in history if f["best"]), key=lambda f: f["epoch"])
-    figures = {
-        "parameters": model.count_params(),
-        "best_epoch": best["epoch"],
-        "validation": {k: best[k] for k in ("perplexity", "token_accuracy", "bleu")},
-        "minutes": history[-1]["minutes"],
-        "seconds": history[-1]["seconds"],
-        "tokens_per_second": float(np.median([f["tokens_per_second"] for f in history])),
-        "date": time.strftime("%Y-%m-%d", time.gmtime(started)),
-        "versions": versions(),
-        "history": history,
-    }
-    write_json(out / "metrics.json", figures)
-    return figures
-
-
 # Use of a run.
 
 
+def batch_form(config: Config, compiled: bool) -> dict:
+    """How batches are made: in a few shapes where each shape costs a compilation."""
+    if not compiled:
+        return {}
+    return {"boundaries": few_boundaries(config.max_length), "fixed_shapes": True}
+
+
 def search_function(run: Run, name: str) -> Callable:
-    """`greedy` or `beam` of a run, compiled once for all shapes."""
+    """`greedy` or `beam` of a run, compiled: ids (B, S) to NumPy arrays."""
     function = search_functions(run.model, run.config)[name]
+    if keras.backend.backend() == "jax":
+        return _search_on_jax(run, function)
     ids = tf.TensorSpec((None, None), "int32")
-    return tf.function(function, input_signature=[ids], autograph=False)
+    compiled = tf.function(function, input_signature=[ids], autograph=False)
+    return lambda source: tuple(x.numpy() for x in compiled(source))
+
+
+def _search_on_jax(run, function):
+    """Compiled for each of a few shapes; sources are filled up to the next one."""
+    import jax
+
+    @jax.jit
+    def compiled(values, source):
+        # The variables are arguments: what a compiled function closes over is constant.
+        with keras.StatelessScope(state_mapping=zip(run.model.variables, values, strict=True)):
+            return tuple(function(source))
+
+    lengths = [boundary - 1 for boundary in few_boundaries(run.config.max_length)]
+
+    def search(source):
+        source = np.asarray(source)
+        count, longest = source.shape
+        rows = 1 << (count - 1).bit_length()
+        length = min(x for x in lengths if x >= longest)
+        filled = np.full((rows, length), PADDING_ID, "int32")
+        filled[:, 0] = END_ID
+        filled[:count, :longest] = source
+        found = compiled([v.value for v in run.model.variables], filled)
+        return tuple(np.asarray(x)[:count] for x in found)
+
+    return search
 
 
 def translate(run: Run, texts: Sequence[str], search: Callable, batch_size: int = 64) -> list[dict]:
@@ -470,7 +389,7 @@ def translate(run: Run, texts: Sequence[str], search: Callable, batch_size: int 
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         source = tf.gather(ids, rows).to_tensor()
-        tokens, scores, counts, alignments = (x.numpy() for x in search(source))
+        tokens, scores, counts, alignments = search(source)
         if tokens.ndim == 3:  # of a beam, the best
             tokens, scores, counts, alignments = (
                 x[:, 0] for x in (tokens, scores, counts, alignments)
@@ -515,7 +434,9 @@ def evaluate(
     tokenizer = metrics.bleu_tokenizer(corpus.target)
     source, target = to_ids(test.source, run.source), to_ids(test.target, run.target)
     figures = {"sentences": len(references)}
-    figures |= Trainer(run.model).evaluate(batches(source, target, run.config.batch_size))
+    form = batch_form(run.config, compiled=keras.backend.backend() == "jax")
+    tested = batches(source, target, run.config.batch_size, **form)
+    figures |= Trainer(run.model).evaluate(tested)
     for name in ("greedy", "beam"):
         started = time.perf_counter()
         found = translate(run, test.source, search_function(run, name))
@@ -544,8 +465,10 @@ def alignment_error_rate(run: Run, pairs: data.Pairs, source, target) -> float:
     predicted = []
     for start in range(0, len(pairs.source), run.config.batch_size):
         rows = slice(start, start + run.config.batch_size)
-        padded = source[rows].to_tensor()
-        weights = forced_weights(run.model, encoder, padded, fed(target[rows].to_tensor())).numpy()
+        padded, forced = source[rows].to_tensor(), fed(target[rows].to_tensor())
+        weights = ops.convert_to_numpy(
+            forced_weights(run.model, encoder, padded.numpy(), forced.numpy())
+        )
         for row, source_ids, target_ids in zip(weights, source[rows], target[rows], strict=True):
             source_pieces = _pieces(run.source, source_ids)
             target_pieces = _pieces(run.target, target_ids)

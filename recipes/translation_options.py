@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from . import data
+from .schedules import SCHEDULES
 
 ATTENTIONS = ("additive", "bilinear", "general", "dot", "scaled_dot", "cosine", "mlp", "none")
 
@@ -22,7 +23,15 @@ class Config:
     """What a run is made of; `config.json` of its folder, and the options of `train`."""
 
     data: str = _option("phrasebook", "data", "a named data set", data.NAMES)
-    pairs: str | None = _option(None, "data", "or: a tab-separated file, source TAB target")
+    pairs: Sequence[str] | None = _option(
+        None,
+        "data",
+        "or: a tab-separated file, source TAB target; several, a folder, a pattern in quotes or "
+        ".tfrecord files are streamed",
+    )
+    stream: bool = _option(
+        False, "data", "whether one file of pairs is streamed, too: it may exceed the memory"
+    )
     source: str | None = _option(None, "data", "or: a file of sentences, with --target")
     target: str | None = _option(None, "data", "the line-aligned file of their translations")
     source_split: str | None = _option(
@@ -57,11 +66,23 @@ class Config:
         False, "model", "whether the memory holds the source embeddings beside the encoder's states"
     )
     units: int = _option(256, "model", "width of the decoder")
+    precision: str = _option(
+        "float32",
+        "training",
+        "of the computations; weights stay in float32",
+        ("float32", "mixed_bfloat16", "mixed_float16"),
+    )
     dropout: float = _option(0.3, "training", "fraction dropped")
     label_smoothing: float = _option(0.1, "training", "share of the loss spread over all words")
-    learning_rate: float = _option(1e-3, "training", "highest learning rate; it falls to 0")
+    learning_rate: float = _option(1e-3, "training", "highest learning rate")
     warmup_steps: int = _option(200, "training", "steps over which the learning rate rises")
-    batch_size: int = _option(64, "training", "sentences a step")
+    schedule: str = _option(
+        "cosine", "training", "how the learning rate falls after it has risen", tuple(SCHEDULES)
+    )
+    batch_size: int = _option(64, "training", "sentences a step, of all devices together")
+    accumulate: int = _option(
+        1, "training", "parts that a device cuts its sentences into, to need less memory"
+    )
     epochs: int = _option(20, "training", "passes over the data")
     minutes: float | None = _option(
         None, "training", "most minutes, of CPU time over the cores at hand (GPU: of wall time)"

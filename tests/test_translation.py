@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_attention.export.errors import ExportError
 from keras_attention.export.inspect import inspect_tflite
 from keras_attention.export.parity import load_tflite, run_artifact
-from keras_attention.recipes import translation, translation_export
+from keras_attention.recipes import translation, translation_export, translation_training
 from keras_attention.recipes.batches import batches, fed, to_ids
 from keras_attention.recipes.data import DataError
 from keras_attention.recipes.errors import RunError
@@ -55,7 +55,9 @@ def pairs_file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(pairs_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    translation.train(Config(pairs=str(pairs_file), **TINY), folder, report=lambda line: None)
+    translation_training.train(
+        Config(pairs=[str(pairs_file)], **TINY), folder, report=lambda line: None
+    )
     return translation.load_run(folder)
 
 
@@ -175,13 +177,13 @@ def test_a_run_holds_what_it_needs(run):
 def test_a_folder_with_a_run_is_not_trained_over(run, pairs_file):
     before = (run.folder / "model.keras").read_bytes()
     with pytest.raises(RunError, match="holds a run already: go on with --resume"):
-        translation.train(Config(pairs=str(pairs_file), **TINY), run.folder)
+        translation_training.train(Config(pairs=[str(pairs_file)], **TINY), run.folder)
     assert (run.folder / "model.keras").read_bytes() == before
 
 
 def test_a_finished_run_goes_on_for_more_epochs(copy):
     config = dataclasses.replace(load_config(copy, "translation", Config), epochs=3)
-    figures = translation.train(config, copy, resume=True, report=lambda line: None)
+    figures = translation_training.train(config, copy, resume=True, report=lambda line: None)
     assert [f["epoch"] for f in figures["history"]] == [1, 2, 3]
 
 
@@ -235,7 +237,7 @@ def test_evaluation_gives_every_figure(run):
 
 def test_gold_alignments_give_an_alignment_error_rate(tmp_path):
     config = Config(**{**TINY, "normalize": None, "limit": 64, "epochs": 1})
-    translation.train(config, tmp_path / "run", report=lambda line: None)
+    translation_training.train(config, tmp_path / "run", report=lambda line: None)
     figures = translation.evaluate(translation.load_run(tmp_path / "run"), limit=20)
     assert 0 < figures["aer"] < 1
 
