@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from .errors import UsageError
+from .interruptions import lost_peers
 
 NAMES = ("auto", "one", "mirrored", "multiworker", "tpu")
 
@@ -53,22 +54,31 @@ class Strategy:
         """The context in which the model is to be made or loaded."""
         return contextlib.nullcontext()
 
-    def steps(self, objective, optimizer, *, jit: bool = False, **options):
+    def steps(self, objective, optimizer, *, jit: bool = False, sharded: bool = False, **options):
         """The steps of training and measuring on these devices.
 
         Raises:
-            UsageError: for `jit` where TensorFlow cannot compile.
+            UsageError: for `jit` where TensorFlow cannot compile, and for `sharded` on JAX.
         """
         if _on_jax():
+            if sharded and self.workers > 1:
+                raise UsageError(
+                    "on JAX all workers form the same batches, of one shape: take the shard policy "
+                    "data"
+                )
             from .jax_steps import JaxSteps
 
             return JaxSteps(objective, optimizer, devices=self._devices(), **options)
         from .tensorflow_steps import TensorFlowSteps
 
-        return TensorFlowSteps(objective, optimizer, jit=jit, **options)
+        return TensorFlowSteps(objective, optimizer, jit=jit, sharded=sharded, **options)
 
     def total(self, values: Sequence[float]) -> np.ndarray:
-        """The sums over the workers of the values that each of them has; all wait for all."""
+        """The sums over the workers of the values that each of them has; all wait for all.
+
+        Raises:
+            PeerLost: when another worker is gone.
+        """
         return np.asarray(values, "float64")
 
     def as_the_chief(self, decision: bool) -> bool:
@@ -152,7 +162,8 @@ class _TensorFlowReplicas(Strategy):
             self._compiled_total = tf.function(summed, autograph=False)
         # Of a worker's replicas each adds the same values.
         share = self.workers / self.replicas
-        return self._compiled_total(tf.constant(values, "float64")).numpy() * share
+        with lost_peers(self.workers):
+            return self._compiled_total(tf.constant(values, "float64")).numpy() * share
 
     def check(self, model):
         extended = self._distribution.extended
@@ -182,7 +193,9 @@ class _JaxReplicas(Strategy):
 
         # As bytes: JAX would make them float32.
         own = np.frombuffer(np.asarray(values, "float64").tobytes(), "uint8")
-        return np.asarray(multihost_utils.process_allgather(own)).view("float64").sum(0)
+        with lost_peers(self.workers):
+            gathered = multihost_utils.process_allgather(own)
+        return np.asarray(gathered).view("float64").sum(0)
 
     def _devices(self):
         return self._all
@@ -232,6 +245,8 @@ def choose(
         raise UsageError(f"{_REFUSED[plain]}: take mirrored or multiworker")
     if name not in NAMES:
         raise UsageError(f"there is no strategy {name!r}: take one of {', '.join(NAMES)}")
+    if replicas is not None and replicas < 1:
+        raise UsageError(f"replicas must be 1 or more, not {replicas}")
     if replicas is not None and name == "auto":
         name = "mirrored"
     if replicas is not None and name not in ("mirrored", "multiworker"):
@@ -252,14 +267,20 @@ def _cluster(environment: Mapping[str, str]) -> _Cluster | None:
     """What the environment says to a worker, of several; None: it says nothing of others."""
     names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     told = [environment.get(name) for name in names]
-    if _on_jax() and all(told):
+    if _on_jax() and any(told):
+        missing = [name for name, text in zip(names, told, strict=True) if not text]
+        if missing:
+            raise UsageError(f"{' and '.join(missing)} must be set, too: or none of {len(names)}")
         cluster = _Cluster(_number(names[1], told[1]), _number(names[2], told[2]), told[0])
     else:
         cluster = _by_tf_config(environment.get("TF_CONFIG"))
     if cluster is None or cluster.workers == 1:
         return None
     if not 0 <= cluster.worker < cluster.workers:
-        raise UsageError(f"the environment makes this worker {cluster.worker} of {cluster.workers}")
+        raise UsageError(
+            f"the environment makes this worker {cluster.worker} of {cluster.workers}: its number "
+            f"must be from 0 to {cluster.workers - 1}"
+        )
     return cluster
 
 
@@ -276,20 +297,29 @@ def _by_tf_config(text: str | None) -> _Cluster | None:
     try:
         config: dict[str, Any] = json.loads(text)
         addresses = {kind: list(config["cluster"][kind]) for kind in config.get("cluster", {})}
-        task = config.get("task", {"type": "worker", "index": 0})
-        kind, index = task["type"], int(task["index"])
+        if not any(addresses.values()):
+            return None
+        kind, index = config["task"]["type"], int(config["task"]["index"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
-        raise UsageError(f"TF_CONFIG cannot be read ({reason})") from None
+        raise UsageError(
+            f"TF_CONFIG cannot be read ({reason}): it must be JSON of a cluster, the addresses of "
+            "its workers, and a task, the type and index of this one"
+        ) from None
     if "ps" in addresses:
-        raise UsageError(f"TF_CONFIG names parameter servers. {_REFUSED['parameterserver']}")
+        raise UsageError(
+            f"TF_CONFIG names parameter servers, and {_REFUSED['parameterserver']}: name workers "
+            "only"
+        )
     chiefs, workers = addresses.get("chief", []), addresses.get("worker", [])
     if kind not in ("chief", "worker"):
         raise UsageError(f"TF_CONFIG makes this process a {kind!r}: it must be chief or worker")
+    if not 0 <= index < len(addresses.get(kind, [])):
+        raise UsageError(f"TF_CONFIG makes this process {kind} {index}, which it has no address of")
     rank = index + (len(chiefs) if kind == "worker" else 0)
     members = [*chiefs, *workers]
     # TensorFlow's own server does not run on JAX, so its port is free.
-    return _Cluster(len(members), rank, members[0]) if members else None
+    return _Cluster(len(members), rank, members[0])
 
 
 def _on_jax() -> bool:
@@ -419,7 +449,10 @@ def _check_cluster(cluster):
 
 def _check_count(replicas, devices):
     if replicas is not None and replicas > len(devices):
-        raise UsageError(f"{replicas} replicas need as many devices; there are {len(devices)}")
+        raise UsageError(
+            f"{replicas} replicas need as many devices and there are {len(devices)}: take fewer "
+            "(virtual ones of the CPU can be made only before anything is computed)"
+        )
 
 
 def check_batch_size(batch_size: int, strategy: Strategy, pieces: int = 1) -> None:

@@ -28,6 +28,8 @@ class TensorFlowSteps:
         pieces: into how many parts a replica cuts its rows, one after the other, to need less
             memory.
         jit: whether XLA compiles the steps.
+        sharded: whether a worker's batch in training is of rows that no other worker has, instead
+            of the whole batch that all of them have.
         distribution: the `tf.distribute.Strategy`; None: one device.
 
     Attributes:
@@ -42,6 +44,7 @@ class TensorFlowSteps:
         clip: float | None,
         pieces: int = 1,
         jit: bool = False,
+        sharded: bool = False,
         distribution: tf.distribute.Strategy | None = None,
     ):
         self.traces = 0
@@ -50,6 +53,7 @@ class TensorFlowSteps:
         self._clip = clip
         self._pieces = pieces
         self._jit = jit
+        self._sharded = sharded
         self._distribution = distribution
         self._replicas = distribution.num_replicas_in_sync if distribution else 1
         self._compiled = {}
@@ -65,18 +69,18 @@ class TensorFlowSteps:
     def train(self, inputs, labels, weights, learning_rate: float) -> tuple[float, np.ndarray]:
         """Train on a batch; its weight, and the sum of the loss in a vector."""
         self._optimizer.learning_rate.assign(learning_rate)
-        return self._run(self._train, inputs, labels, weights)
+        return self._run(self._train, inputs, labels, weights, sharded=self._sharded)
 
     def test(self, inputs, labels, weights) -> tuple[float, np.ndarray]:
         """The weight of a batch, and the sums of loss and metrics over it."""
         return self._run(self._test, inputs, labels, weights)
 
-    def _run(self, step, *batch):
+    def _run(self, step, *batch, sharded=False):
         batch = self._tensors(*batch)
         key = step.__name__, len(batch)
         if key not in self._compiled:
             self._compiled[key] = tf.function(
-                self._everywhere(step),
+                self._everywhere(step, sharded),
                 input_signature=None if self._jit else self._signature(*batch),
                 autograph=False,
                 jit_compile=self._jit or None,
@@ -98,21 +102,29 @@ class TensorFlowSteps:
         }
         return specs, free, *(tf.TensorSpec([None], x.dtype) for x in of_rows)
 
-    def _everywhere(self, step):
+    def _everywhere(self, step, sharded):
         def run(inputs, labels, *of_rows):
             self.traces += 1
-            weights = self._objective.weights(labels, *of_rows)
-            total = tf.reduce_sum(weights)
-            batch = inputs, labels, weights
+            batch = inputs, labels, self._objective.weights(labels, *of_rows)
             if self._distribution is None:
-                return total, step(batch, total, 0)
+                return step(batch, tf.reduce_sum(batch[-1]), 0)
 
             def on_replica():
                 context = tf.distribute.get_replica_context()
-                return step(batch, total, context.replica_id_in_sync_group)
+                replica = context.replica_id_in_sync_group
+                if sharded:
+                    local = len(self._distribution.extended.worker_devices)
+                    rows = _part(batch, replica % local, local)
+                    total = context.all_reduce(_SUM, tf.reduce_sum(rows[-1]))
+                else:
+                    rows = _part(batch, replica, self._replicas)
+                    total = tf.reduce_sum(batch[-1])
+                return step(rows, total, replica)
 
-            sums = self._distribution.run(on_replica)
-            return total, self._distribution.experimental_local_results(sums)[0]
+            results = self._distribution.run(on_replica)
+            return tf.nest.map_structure(
+                lambda x: self._distribution.experimental_local_results(x)[0], results
+            )
 
         return run
 
@@ -123,21 +135,21 @@ class TensorFlowSteps:
 
     def _train(self, batch, total, replica):
         model, optimizer = self._objective.model, self._optimizer
-        total = tf.where(total > 0, total, 1.0)
+        divisor = tf.where(total > 0, total, 1.0)
         scale = 1.0
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             scale = tf.convert_to_tensor(optimizer.dynamic_scale.value)
         trainable = [tf.convert_to_tensor(v.value) for v in model.trainable_variables]
         before = [tf.convert_to_tensor(v.value) for v in model.non_trainable_variables]
         seeds = [is_seed(v) for v in model.non_trainable_variables]
-        parts = self._replicas * self._pieces
+        share = 1.0 / (self._replicas * self._pieces)
 
         def piece(index, non_trainable):
-            rows = _part(batch, replica * self._pieces + index, parts)
+            rows = _part(batch, index, self._pieces)
             with tf.GradientTape() as tape:
                 tape.watch(trainable)
                 value, (sums, after) = self._objective.train(
-                    trainable, non_trainable, *rows, total, 1.0 / parts
+                    trainable, non_trainable, *rows, divisor, share
                 )
                 value *= scale
             zero = tf.UnconnectedGradients.ZERO
@@ -169,7 +181,7 @@ class TensorFlowSteps:
         gradients = [g / self._replicas for g in gradients]
         optimizer.apply(gradients, model.trainable_variables)
         self._store(zip(model.non_trainable_variables, seeds, before, own, after, strict=True))
-        return sums
+        return total, sums
 
     def _store(self, rows) -> None:
         means = []
@@ -191,8 +203,7 @@ class TensorFlowSteps:
             [tf.convert_to_tensor(v.value) for v in variables]
             for variables in (model.trainable_variables, model.non_trainable_variables)
         ]
-        rows = _part(batch, replica, self._replicas)
-        return self._all_reduced([self._objective.test(*values, *rows)])[0]
+        return total, self._all_reduced([self._objective.test(*values, *batch)])[0]
 
 
 def _as_tensor(x, dtype):

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from .checkpoints import Checkpoints
 from .clock import Clock
-from .errors import Interrupted, RunError
+from .errors import Interrupted, PeerLost, RunError
 from .files import replacing
 from .interruptions import lost_peers, stop_signals
 from .objective import Elementwise, Objective, accuracy, cross_entropy
@@ -45,8 +45,9 @@ class Trainer:
 
     A batch is `(inputs, labels)` or `(inputs, labels, weights)`: tensors or arrays by the names of
     the model's inputs (or the one input alone), labels (B, ...), weights of rows (B,). Every
-    worker is given the whole batch and trains on its rows of it. Where rows do not divide over the
-    devices, copies that weigh nothing fill up.
+    worker is given the whole batch and trains on its rows of it; with `sharded` it trains on
+    batches of its own. Where rows do not divide over the devices, copies that weigh nothing fill
+    up.
 
     Args:
         model: a built functional `keras.Model` with one output, by default logits (B, T, V).
@@ -66,6 +67,8 @@ class Trainer:
             less memory for the same step.
         jit: whether XLA compiles the step on TensorFlow, once for each shape of a batch; on JAX
             it always does.
+        sharded: whether each worker is given batches to train on that no other has, as of its share
+            of the files. A worker that has no more waits for the others. Not on JAX.
 
     Attributes:
         traces: how often a step was traced; under XLA the number of compilations.
@@ -104,6 +107,7 @@ class Trainer:
         pad_id: int | None = 0,
         accumulate: int = 1,
         jit: bool = False,
+        sharded: bool = False,
     ):
         if label_smoothing and loss is not cross_entropy:
             raise ValueError(
@@ -131,7 +135,9 @@ class Trainer:
             clip=clip,
             pieces=accumulate,
             jit=jit,
+            sharded=sharded,
         )
+        self._sharded = sharded and self.strategy.workers > 1
 
     @property
     def traces(self) -> int:
@@ -143,7 +149,7 @@ class Trainer:
         The loss of `cross_entropy` is in nats a label, and its perplexity is given, too.
         """
         sums, weight = np.zeros(1 + len(self.metrics)), 0.0
-        with self._steps.held():
+        with self._steps.held(), lost_peers(self.strategy.workers):
             for batch in batches:
                 more, further = self._steps.test(*self._unpacked(batch))
                 weight, sums = weight + more, sums + further
@@ -207,7 +213,7 @@ class Trainer:
             RunError: when `resume` finds no checkpoint, or only broken ones, or a foreign one.
             OSError: when a checkpoint cannot be written; older ones stay.
         """
-        steps = steps or sum(1 for _ in epoch_data(0))
+        steps = steps or sum(1 for _ in self._batches(epoch_data, 0))
         if not steps:
             raise RunError("there is nothing to train on: the data gives no batch")
         checkpoints = None
@@ -231,7 +237,7 @@ class Trainer:
                     bar or contextlib.nullcontext(lambda **figures: None) as advance,
                     self._steps.held(),
                 ):
-                    for index, batch in enumerate(epoch_data(state.epoch)):
+                    for index, batch in enumerate(self._batches(epoch_data, state.epoch)):
                         if index < state.step:
                             advance()
                             continue
@@ -250,6 +256,7 @@ class Trainer:
                 stopped_by = self._shared(state, stop, clock)
                 if stopped_by:
                     self._save(checkpoints, state)
+                    self._end_together()
                     raise Interrupted(stopped_by, saved=folder is not None)
                 figures = {
                     "epoch": state.epoch + 1,
@@ -271,7 +278,28 @@ class Trainer:
                     self._save(checkpoints, state)
                     _write_table(folder / "history.csv", state.history)
                 on_epoch(figures)
+        self._end_together()
         return state.history
+
+    def _batches(self, epoch_data, epoch: int) -> Iterator[tuple]:
+        """The batches of an epoch; as many for each worker, the last ones weighing nothing."""
+        if not self._sharded:
+            yield from epoch_data(epoch)
+            return
+        last, own = None, iter(epoch_data(epoch))
+        while True:
+            batch = next(own, None)
+            if not self.strategy.total([batch is not None])[0]:
+                return
+            if batch is None and last is None:
+                raise RunError(f"worker {self.strategy.worker} has nothing to train on")
+            # Weights in any case: all workers have to run one and the same compiled step.
+            if batch is None:
+                inputs, labels, weights = last
+                batch = inputs, labels, np.zeros_like(weights)
+            elif len(batch) == 2:
+                batch = (*batch, np.ones(len(batch[1]), "float32"))
+            yield (last := batch)
 
     def _unpacked(self, batch):
         inputs, labels, *weights = batch
@@ -317,6 +345,15 @@ class Trainer:
                 f"worker {self.strategy.worker} goes on from step {state.steps} and others do not: "
                 "the run's folder must be one that all workers share"
             )
+
+    def _end_together(self) -> None:
+        """Wait until the chief has written; who is gone by now is not missed any more.
+
+        Without it, a worker that ends could look like one that is lost to a chief that has not
+        saved yet.
+        """
+        with contextlib.suppress(PeerLost):
+            self.strategy.wait()
 
     def _variables(self) -> dict[str, keras.Variable]:
         # `model.variables` holds what `model.weights` does not: the state of the dropout seeds,

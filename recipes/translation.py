@@ -324,13 +324,13 @@ def batch_form(config: Config, compiled: bool) -> dict:
 
 
 def search_function(run: Run, name: str) -> Callable:
-    """`greedy` or `beam` of a run, compiled: ids (B, S) to NumPy arrays."""
+    """`greedy` or `beam` of a run, compiled: ids (B, S) to a `SearchResult` of NumPy arrays."""
     function = search_functions(run.model, run.config)[name]
     if keras.backend.backend() == "jax":
         return _search_on_jax(run, function)
     ids = tf.TensorSpec((None, None), "int32")
     compiled = tf.function(function, input_signature=[ids], autograph=False)
-    return lambda source: tuple(x.numpy() for x in compiled(source))
+    return lambda source: keras.tree.map_structure(lambda x: x.numpy(), compiled(source))
 
 
 def _search_on_jax(run, function):
@@ -341,7 +341,7 @@ def _search_on_jax(run, function):
     def compiled(values, source):
         # The variables are arguments: what a compiled function closes over is constant.
         with keras.StatelessScope(state_mapping=zip(run.model.variables, values, strict=True)):
-            return tuple(function(source))
+            return function(source)
 
     lengths = [boundary - 1 for boundary in few_boundaries(run.config.max_length)]
 
@@ -354,7 +354,7 @@ def _search_on_jax(run, function):
         filled[:, 0] = END_ID
         filled[:count, :longest] = source
         found = compiled([v.value for v in run.model.variables], filled)
-        return tuple(np.asarray(x)[:count] for x in found)
+        return keras.tree.map_structure(lambda x: np.asarray(x)[:count], found)
 
     return search
 

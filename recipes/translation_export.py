@@ -1,5 +1,6 @@
 """The artifacts of a translation run, and what they are compared with."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from .errors import RunError
 from .files import replacing
 from .runs import Run
 from .tokenizers import END_ID, PADDING_ID, START_ID
-from .translation import encoder_of, search_function, search_functions, signatures
+from .translation import encoder_of, model_of, search_function, search_functions, signatures
 
 
 def export(run: Run, to: str, path: Path | None = None, *, quantize=None, verify=True) -> Path:
@@ -40,6 +41,7 @@ def export(run: Run, to: str, path: Path | None = None, *, quantize=None, verify
         ExportError: when the artifact is not equal to the model, or does not convert.
         RunError: for an unknown kind.
     """
+    run = _in_float32(run)
     if to == "saved_model":
         return _export_saved_model(run, path, verify)
     if to == "tflite":
@@ -47,6 +49,16 @@ def export(run: Run, to: str, path: Path | None = None, *, quantize=None, verify
     if to == "onnx":
         return _export_onnx(run, path, verify)
     raise RunError(f"to must be saved_model or tflite or onnx. Received: {to!r}")
+
+
+def _in_float32(run: Run) -> Run:
+    """The run itself, or one that computes in the precision that its weights are kept in."""
+    if run.config.precision == "float32":
+        return run
+    config = dataclasses.replace(run.config, precision="float32")
+    model = model_of(config, run.source.size, run.target.size)
+    model.set_weights(run.model.get_weights())
+    return dataclasses.replace(run, config=config, model=model)
 
 
 def _examples(run: Run) -> list[np.ndarray]:
@@ -157,7 +169,7 @@ def token_match(run: Run, path: Path, texts: Sequence[str], batch_size: int = 50
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         source = tf.gather(ids, rows).to_tensor()
-        mine, its = search(source).tokens.numpy(), artifact({"source": source.numpy()})["tokens"]
+        mine, its = search(source).tokens, artifact({"source": source.numpy()})["tokens"]
         differing += [
             int(row) for row, same in zip(rows, (mine == its).all(1), strict=True) if not same
         ]

@@ -32,6 +32,12 @@ class Config:
     stream: bool = _option(
         False, "data", "whether one file of pairs is streamed, too: it may exceed the memory"
     )
+    shard_policy: str = _option(
+        "data",
+        "data",
+        "data: every worker reads all files; file: its share of them, streamed (TensorFlow only)",
+        ("data", "file"),
+    )
     source: str | None = _option(None, "data", "or: a file of sentences, with --target")
     target: str | None = _option(None, "data", "the line-aligned file of their translations")
     source_split: str | None = _option(

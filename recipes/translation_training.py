@@ -13,7 +13,7 @@ import tensorflow as tf
 from . import metrics
 from .batches import batches, to_ids
 from .data import Pairs
-from .errors import RunError
+from .errors import RunError, UsageError
 from .files import alone_in
 from .interruptions import lost_peers
 from .runs import Run, versions, write_config, write_json
@@ -77,6 +77,8 @@ def train(
         if resume == "auto" and not going_on:
             resume = False
         corpus = load_corpus(config, data_dir, report)
+        if config.shard_policy == "file" and not isinstance(corpus, PairStream):
+            raise UsageError("--shard-policy file is for streams of several files")
         out.mkdir(parents=True, exist_ok=True)
         with alone_in(out) if strategy.is_chief else contextlib.nullcontext():
             tokenizers = _tokenizers(config, corpus, out, resume, strategy)
@@ -128,6 +130,7 @@ class _Training:
             label_smoothing=config.label_smoothing,
             accumulate=config.accumulate,
             jit=jit,
+            sharded=config.shard_policy == "file",
         )
         rows = corpus.rows if isinstance(corpus, PairStream) else len(corpus.train.source)
         report(
@@ -187,6 +190,9 @@ class _Training:
                 epoch,
                 batch_size=config.batch_size,
                 max_length=config.max_length,
+                policy=config.shard_policy,
+                workers=self.strategy.workers,
+                worker=self.strategy.worker,
                 **self.form,
             )
         training = self._ids(self.corpus.train, "training")

@@ -316,8 +316,8 @@ def test_the_beam_of_the_tflite_file_is_that_of_the_model(run, tflite):
     source = to_ids(sentences(4), run.source).to_tensor()
     mine = translation.search_function(run, "beam")(source)
     its = load_tflite(tflite, "beam")({"source": source.numpy()})
-    np.testing.assert_array_equal(mine.tokens.numpy(), its["tokens"])
-    np.testing.assert_allclose(mine.scores.numpy(), its["scores"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(mine.tokens, its["tokens"])
+    np.testing.assert_allclose(mine.scores, its["scores"], rtol=1e-4, atol=1e-5)
 
 
 def test_smaller_files_by_quantisation(run, tflite):
