@@ -11,23 +11,31 @@ class Profile:
     Args:
         folder: where the trace is written, in a form that TensorBoard and xprof read.
         skip: steps before the trace begins, of which the first are compiled.
-        steps: steps that are traced; a training of fewer leaves no trace.
+        steps: steps that are traced; fewer where the training ends before.
     """
 
     def __init__(self, folder: Path, skip: int = 10, steps: int = 10):
         self._folder = str(folder)
-        self._left = skip + steps
-        self._steps = steps
+        self._begin, self._end = skip, skip + steps
+        self._done = 0
+        self._runs = False
 
     def on_step(self, step: int, figures: dict[str, float]) -> None:
-        self._left -= 1
-        if self._left == self._steps:
+        self._done += 1
+        if self._done == self._begin:
             _start(self._folder)
-        elif self._left == 0:
-            _stop()
+            self._runs = True
+        elif self._done == self._end:
+            self.close()
 
     def on_epoch(self, figures: dict[str, float]) -> None:
         """Nothing: it is steps that are traced."""
+
+    def close(self) -> None:
+        """Write what was traced, if that has not been done."""
+        if self._runs:
+            self._runs = False
+            _stop()
 
 
 def _start(folder):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from .errors import UsageError
+from .errors import PeerLost, UsageError
 from .interruptions import lost_peers
 
 NAMES = ("auto", "one", "mirrored", "multiworker", "tpu")
@@ -93,8 +93,12 @@ class Strategy:
         """End this process, of several, with an exit code.
 
         At once, where an orderly end could wait for ever: TensorFlow's for its servers, JAX's for
-        a worker that is gone.
+        a worker that is gone. Where all went well all leave together: a sum that has arrived here
+        may still be on its way to another, who would miss this one.
         """
+        if not code:
+            with contextlib.suppress(PeerLost):
+                self.wait()
         sys.stdout.flush()
         sys.stderr.flush()
         if code or not _on_jax():

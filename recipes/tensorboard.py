@@ -41,6 +41,10 @@ class TensorBoard:
         self._write("epoch", figures)
         self._writer.flush()
 
+    def close(self) -> None:
+        """Write what is still in memory."""
+        self._writer.close()
+
     def _write(self, group, figures):
         with self._writer.as_default():
             for name, value in figures.items():

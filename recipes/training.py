@@ -349,8 +349,8 @@ class Trainer:
     def _end_together(self) -> None:
         """Wait until the chief has written; who is gone by now is not missed any more.
 
-        Without it, a worker that ends could look like one that is lost to a chief that has not
-        saved yet.
+        A sum that has arrived at one worker may still be on its way to the chief, who would miss
+        one that ends at once, and save nothing.
         """
         with contextlib.suppress(PeerLost):
             self.strategy.wait()

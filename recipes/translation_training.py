@@ -34,6 +34,8 @@ class Listener(Protocol):
 
     def on_epoch(self, figures: dict[str, float]) -> None: ...
 
+    def close(self) -> None: ...
+
 
 def train(
     config: Config,
@@ -80,7 +82,11 @@ def train(
         if config.shard_policy == "file" and not isinstance(corpus, PairStream):
             raise UsageError("--shard-policy file is for streams of several files")
         out.mkdir(parents=True, exist_ok=True)
-        with alone_in(out) if strategy.is_chief else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if strategy.is_chief:
+                stack.enter_context(alone_in(out))
+            for listener in listeners:
+                stack.callback(listener.close)
             tokenizers = _tokenizers(config, corpus, out, resume, strategy)
             training = _Training(config, corpus, out, tokenizers, strategy, jit, report)
             figures = training.run(resume, listeners, progress)

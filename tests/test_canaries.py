@@ -4,6 +4,11 @@ When one of these fails after an upgrade, the fault is gone, and the comment say
 may go with it.
 """
 
+import json
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -167,3 +172,172 @@ def test_tanh_of_float64_is_float32():
 def test_no_result_type_is_float64():
     # Goes: normalizers.wide_dtype, for keras.backend.result_type(dtype, "float32").
     assert keras.backend.result_type("float64", "float32") == "float32"
+
+
+# Two batches by Keras's own `fit`; a process each, because devices cannot be made later.
+FIT = """
+import os, sys, json
+import numpy as np, keras, tensorflow as tf
+
+def trained(strategy, kind):
+    with strategy.scope():
+        model = keras.Sequential([
+            keras.Input((4,), dtype="int32"),
+            keras.layers.Embedding(5, 3, mask_zero=kind == "mask"),
+            keras.layers.Dense(5),
+        ])
+        rng = np.random.default_rng(0)
+        model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
+        clip = 0.05 if kind == "clip" else None
+        optimizer = keras.optimizers.SGD(0.5, global_clipnorm=clip)
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x = rng.integers(1, 5, (8, 4)).astype("int32")
+    x[2:4, 1:] = x[6:8, 1:] = 0  # of a batch of 4 the second half is short
+    model.fit(x, (x + 1) % 5, batch_size=4, shuffle=False, verbose=0)
+    return [w.tolist() for w in model.get_weights()]
+
+def dropped(strategy):
+    with strategy.scope():
+        layer = keras.layers.Dropout(0.5, seed=1)
+        layer.build((4, 64))
+    masks = strategy.run(lambda: layer(tf.ones((4, 64)), training=True))
+    return [x.numpy().tolist() for x in strategy.experimental_local_results(masks)]
+"""
+
+MIRRORED = """
+[cpu] = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+reduction = tf.distribute.ReductionToOneDevice()
+two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=reduction)
+kinds = ("none", "mask", "clip")
+found = {kind: [trained(s, kind) for s in (tf.distribute.get_strategy(), two)] for kind in kinds}
+print(json.dumps({**found, "dropout": dropped(two)}))
+"""
+
+WORKERS = """
+try:
+    trained(tf.distribute.MultiWorkerMirroredStrategy(), "none")
+except Exception as error:
+    print("failed:", str(error).splitlines()[0], flush=True)
+else:
+    print("trained", flush=True)
+os._exit(0)  # its servers would wait for one another
+"""
+
+SERVERS = """
+import socket
+free = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+names = [["127.0.0.1:%d" % s.getsockname()[1]] for s in free]
+for s in free:
+    s.close()
+cluster = tf.train.ClusterSpec(dict(zip(("worker", "ps"), names)))
+servers = [tf.distribute.Server(cluster, job_name=job, task_index=0) for job in ("worker", "ps")]
+resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
+try:
+    trained(tf.distribute.ParameterServerStrategy(resolver), "none")
+except Exception as error:
+    print("failed:", str(error).splitlines()[0], flush=True)
+else:
+    print("trained", flush=True)
+os._exit(0)
+"""
+
+
+def alone(code):
+    """The command of a process that runs this, on CPUs."""
+    return [sys.executable, "-c", code]
+
+
+def last_line(command):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=600
+    )
+    return done.stdout.splitlines()[-1]
+
+
+fits = pytest.mark.xdist_group("fit")  # one process for the tests that ask it
+
+
+@pytest.fixture(scope="module")
+def by_fit():
+    return json.loads(last_line(alone(FIT + MIRRORED)))
+
+
+def difference(one, other):
+    return max(np.abs(np.subtract(a, b)).max() for a, b in zip(one, other, strict=True))
+
+
+@fits
+@tensorflow_only
+def test_fit_on_two_replicas_weighs_tokens_by_their_replica(by_fit):
+    # Goes: the weight of the whole batch as the divisor in TensorFlowSteps; a masked loss could be
+    # left to `fit`.
+    assert difference(*by_fit["none"]) < 1e-6
+    assert difference(*by_fit["mask"]) > 1e-2
+
+
+@fits
+@tensorflow_only
+def test_fit_on_two_replicas_clips_before_the_sum(by_fit):
+    # Goes: `clip` of the Trainer, for the optimizer's own, which it refuses.
+    assert difference(*by_fit["clip"]) > 1e-3
+
+
+@fits
+@tensorflow_only
+def test_replicas_drop_the_same_places(by_fit):
+    # Goes: tensorflow_steps._moved and what puts the seeds back.
+    one, other = by_fit["dropout"]
+    assert one == other
+    assert 0.3 < np.mean(np.equal(one, 0)) < 0.7
+
+
+@tensorflow_only
+def test_fit_on_two_workers_fails():
+    # Goes: nothing at once; with the two above, steps of our own on TensorFlow.
+    launcher = (
+        "import sys; from keras_attention.recipes.launch import launch\n"
+        "sys.exit(launch([sys.executable, '-c', sys.argv[1]], workers=2, restarts=0))"
+    )
+    assert "failed: Attempt to convert a value (PerReplica" in last_line(
+        [*alone(launcher), FIT + WORKERS]
+    )
+
+
+@tensorflow_only
+def test_fit_with_a_parameter_server_fails():
+    # Goes: "parameterserver" among those that strategies.choose refuses.
+    assert last_line(alone(FIT + SERVERS)).startswith("failed: ")
+
+
+@tensorflow_only
+def test_adam_squares_each_occurrence_of_an_embedded_token():
+    # Goes: making gradients dense in TensorFlowSteps._train. Keras on JAX squares their sum.
+    import tensorflow as tf
+
+    layer = keras.layers.Embedding(3, 2)
+    layer.build()
+    optimizer = keras.optimizers.Adam(beta_2=0.5)
+    optimizer.build(layer.trainable_variables)
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(layer(np.array([[1, 1, 1]])))
+    [gradient] = tape.gradient(total, [layer.embeddings.value])
+    assert isinstance(gradient, tf.IndexedSlices)
+    optimizer.apply([gradient])
+    [velocity] = [v for v in optimizer.variables if v.path.endswith("velocity")]
+    np.testing.assert_allclose(arrays([velocity])[0][1], 0.5 * 3)  # right: 0.5 * 3**2
+
+
+def test_weights_on_disk_hold_no_state_of_a_seed(tmp_path):
+    # Goes: checkpoints of `model.variables`, for files of weights.
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5, seed=1)])
+    [seed] = model.variables
+    before = arrays([seed])[0]
+    model(np.ones((1, 4), "float32"), training=True)
+    after = arrays([seed])[0]
+    assert not np.array_equal(before, after)
+    model.save_weights(tmp_path / "a.weights.h5")
+    seed.assign(before)
+    model.load_weights(tmp_path / "a.weights.h5")
+    np.testing.assert_array_equal(arrays([seed])[0], before)

@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -339,67 +338,6 @@ def test_a_folder_is_trained_in_by_one_process(tmp_path):
         other.kill()
     with alone_in(tmp_path):  # the system has let go of it
         pass
-
-
-# Trains with dropout, a shuffled order and a checkpoint every 2 steps, and says each step.
-KILLED = """
-import sys
-from pathlib import Path
-import numpy as np
-from test_training import epoch_data, tagger
-from keras_attention.recipes.training import Trainer
-
-def told(epoch):
-    for index, batch in enumerate(epoch_data(epoch)):
-        print(epoch, index, flush=True)
-        yield batch
-
-model = tagger(dropout=0.4)
-folder = Path(sys.argv[1])
-Trainer(model).fit(told, epochs=3, steps=6, folder=folder, resume="auto", checkpoint_steps=2)
-np.savez(folder / "final.npz", *(np.asarray(v.value) for v in model.variables))
-"""
-
-
-def run_and_kill(folder, line):
-    """Start the training and kill it when it has said so many lines; whether it was killed."""
-    command = [sys.executable, "-c", KILLED, folder]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
-    ) as process:
-        for number, _ in enumerate(process.stdout, 1):
-            if number == line:
-                process.kill()
-        process.wait()
-    assert process.returncode in (0, -signal.SIGKILL)
-    return process.returncode != 0
-
-
-def assert_as_if_never_killed(folder):
-    whole = tagger(dropout=0.4)
-    Trainer(whole).fit(epoch_data, epochs=3, steps=6)
-    with np.load(folder / "final.npz") as found:
-        for one, name in zip(whole.variables, found.files, strict=True):
-            np.testing.assert_array_equal(np.asarray(one.value), found[name])
-
-
-def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path):
-    assert run_and_kill(tmp_path, 6)
-    assert not run_and_kill(tmp_path, None)
-    assert_as_if_never_killed(tmp_path)
-
-
-@pytest.mark.kill
-def test_twenty_kills(tmp_path):
-    """Of runs that are killed at random steps, four times each."""
-    rng, kills = np.random.default_rng(), 0
-    while kills < 20:
-        folder = tmp_path / str(kills)
-        for _ in range(4):
-            kills += run_and_kill(folder, int(rng.integers(1, 9)))
-        run_and_kill(folder, None)
-        assert_as_if_never_killed(folder)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
