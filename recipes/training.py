@@ -302,6 +302,11 @@ class Trainer:
             yield (last := batch)
 
     def _unpacked(self, batch):
+        if not isinstance(batch, tuple | list) or not 2 <= len(batch) <= 3:
+            raise ValueError(
+                "a batch is (inputs, labels) or (inputs, labels, weights). Received: "
+                f"{type(batch).__name__} of {len(batch)}"
+            )
         inputs, labels, *weights = batch
         names = [tensor.name for tensor in self.model.inputs]
         if not isinstance(inputs, Mapping) and len(names) == 1:

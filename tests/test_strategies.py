@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_attention.recipes import strategies
-from keras_attention.recipes.errors import UsageError
+from keras_attention.recipes.errors import PeerLost, UsageError
 from keras_attention.recipes.strategies import Strategy, check_batch_size
 from keras_attention.recipes.training import Trainer
 
@@ -271,6 +271,20 @@ def test_one_process_agrees_with_itself():
     np.testing.assert_array_equal(strategy.total([0.1, 2]), [0.1, 2])
     assert strategy.as_the_chief(True) is True and strategy.as_the_chief(False) is False
     strategy.wait()
+
+
+@pytest.mark.parametrize("code, waits", [(0, 1), (1, 0), (75, 0)])
+def test_workers_leave_together_where_all_went_well(monkeypatch, code, waits):
+    calls = []
+
+    class OfTwo(Strategy):
+        def wait(self):
+            calls.append("waits")
+            raise PeerLost("the other worker has left")
+
+    monkeypatch.setattr(os, "_exit", calls.append)
+    OfTwo().leave(code)
+    assert calls == ["waits"] * waits + [code]
 
 
 # Chooses on JAX, one after the other, and tells the strategy or the refusal.

@@ -11,10 +11,14 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from keras_attention.recipes.batches import batches, few_boundaries
 from keras_attention.recipes.checkpoints import Checkpoints
 from keras_attention.recipes.errors import Interrupted, RunError
 from keras_attention.recipes.files import alone_in, replacing
+from keras_attention.recipes.objective import accuracy
+from keras_attention.recipes.schedules import SCHEDULES
 from keras_attention.recipes.training import Trainer
 
 VOCABULARY = 11
@@ -222,6 +226,117 @@ def test_a_loss_that_is_not_finite_stops_with_advice():
     model.set_weights([np.full_like(w, np.nan) for w in model.get_weights()])
     with pytest.raises(RunError, match="not finite in epoch 1, step 1: try a smaller"):
         Trainer(model).fit(epoch_data, epochs=1)
+
+
+def in_buckets(epoch):
+    """Batches of sentences of 1 to 16 tokens, of few shapes."""
+    rng = np.random.default_rng(5)
+    lengths = rng.integers(1, 17, 60)
+    tokens = tf.RaggedTensor.from_row_lengths(rng.integers(4, VOCABULARY, lengths.sum()), lengths)
+    tokens = tf.cast(tokens, "int32")
+    form = {"boundaries": few_boundaries(16), "fixed_shapes": True}
+    for inputs, labels in batches(tokens, tokens, 4, epoch, **form):
+        yield {"tokens": inputs["source"]}, labels
+
+
+def test_a_compiled_step_is_compiled_once_for_each_bucket():
+    trainers = [Trainer(tagger(), jit=jit) for jit in (True, False)]
+    histories = [trainer.fit(in_buckets, epochs=3) for trainer in trainers]
+    shapes = {labels.shape for _, labels in in_buckets(0)}
+    assert 3 <= len(shapes) <= 5
+    assert trainers[0].traces == len(shapes)
+    assert trainers[1].traces == 1
+    losses = [[figures["loss"] for figures in history] for history in histories]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert histories[0][-1]["loss"] < histories[0][0]["loss"]
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_learns_what_float32_does(policy):
+    """The loss of evaluation, which no rounding of the last step decides, within 1 %."""
+    found = {}
+    for name in ("float32", policy):
+        keras.config.set_dtype_policy(name)
+        try:
+            trainer = Trainer(tagger(), learning_rate=0.05, warmup_steps=2)
+        finally:
+            keras.config.set_dtype_policy("float32")
+        trainer.fit(epoch_data, epochs=8)
+        found[name] = trainer.evaluate(epoch_data(0))
+        assert all(v.dtype == "float32" for v in trainer.model.trainable_variables)
+    scaled = isinstance(trainer.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert scaled == (policy == "mixed_float16")
+    assert found[policy]["loss"] == pytest.approx(found["float32"]["loss"], rel=0.01)
+    assert found["float32"]["token_accuracy"] > 0.9
+
+
+def test_gradients_that_overflow_in_half_precision_are_left_out():
+    """The scale falls until they fit, and the weights stay finite."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = tagger()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=2.0**30)
+    start = [w.copy() for w in model.get_weights()]
+    trainer = Trainer(model, optimizer=optimizer)
+    trainer.fit(lambda epoch: [rows(4, 0)], epochs=1)
+    for array, before in zip(model.get_weights(), start, strict=True):
+        np.testing.assert_array_equal(array, before)
+    assert float(optimizer.dynamic_scale) == 2.0**29
+    trainer.fit(lambda epoch: [rows(4, 0)] * 30, epochs=1)
+    assert float(optimizer.dynamic_scale) < 2.0**20
+    assert any((a != b).any() for a, b in zip(model.get_weights(), start, strict=True))
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+
+
+@pytest.mark.parametrize("schedule", list(SCHEDULES))
+def test_schedules_rise_to_the_highest_rate(schedule):
+    rates = [SCHEDULES[schedule](step, 10, step / 100) for step in range(101)]
+    assert rates[:9] == sorted(rates[:9])
+    assert max(rates) == pytest.approx(1.0, abs=0.15)
+    ends = {"cosine": 0, "linear": 0, "inverse_sqrt": math.sqrt(10 / 101), "constant": 1}
+    assert rates[-1] == pytest.approx(ends[schedule])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"schedule": "sideways"}, "`schedule` must be in .*cosine.* Received: 'sideways'"),
+        ({"accumulate": 0}, "Received: accumulate=0"),
+        ({"optimizer": keras.optimizers.Adam(clipnorm=1.0)}, "leave it to `clip`.*clipnorm=1"),
+        ({"loss": accuracy, "label_smoothing": 0.1}, "Received: label_smoothing=0.1"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, says):
+    with pytest.raises(ValueError, match=says):
+        Trainer(tagger(), **options)
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        (({"words": np.ones((2, 3), "int32")}, np.ones((2, 3), "int32")), r"\['tokens'\].*words"),
+        ((np.ones((2, 3), "int32"),), "a batch is"),
+    ],
+)
+def test_a_batch_of_another_form_is_refused(batch, says):
+    with pytest.raises(ValueError, match=says):
+        Trainer(tagger()).fit(lambda epoch: [batch], epochs=1)
+
+
+def test_a_loss_must_have_a_value_for_each_label():
+    trainer = Trainer(tagger(), loss=lambda labels, logits: keras.ops.mean(logits))
+    with pytest.raises(ValueError, match="must give a value for each label"):
+        trainer.fit(epoch_data, epochs=1)
+
+
+def test_one_input_needs_no_name():
+    losses = []
+    for unnamed in (False, True):
+        data = [(x["tokens"] if unnamed else x, y) for x, y in epoch_data(0)]
+        losses.append(Trainer(tagger()).fit(lambda epoch, data=data: data, epochs=1)[0]["loss"])
+    assert losses[0] == losses[1]
 
 
 def test_data_without_a_batch_is_refused():
