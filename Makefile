@@ -98,11 +98,11 @@ mutants: .venv/.dev  ## break the code on purpose; tests must notice (ARGS="--on
 
 .PHONY: matrix
 matrix: .venv/.dev  ## every row of the table as SavedModel, TFLite and ONNX, and on JAX; every strategy
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q --matrix tests/test_same_everywhere.py $(ARGS)
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n $(WORKERS) --matrix \
 	  tests/test_contracts_export.py $(ARGS)
 	KERAS_BACKEND=jax JAX_ENABLE_X64=1 $(BIN)/python -m pytest -q -n $(WORKERS) --matrix \
 	  --dist loadgroup $(JAX_TESTS) $(ARGS)
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q --matrix tests/test_same_everywhere.py $(ARGS)
 
 .PHONY: check
 check: .venv/.dev  ## lint, formatting and the quick tests of structure

@@ -154,7 +154,7 @@ class TensorFlowSteps:
                 value *= scale
             zero = tf.UnconnectedGradients.ZERO
             gradients = tape.gradient(value, trainable, unconnected_gradients=zero)
-            # Dense, because Adam moves every row of an embedding anyway.
+            # Dense: Keras's Adam squares those of a token's occurrences one by one.
             return [tf.convert_to_tensor(g) for g in gradients], sums, after
 
         own = [

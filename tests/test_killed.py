@@ -174,8 +174,8 @@ def assert_only_peers_were_missed(story):
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.xdist_group("two"))])
 def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path, trained, workers):
-    """Of two workers the chief is killed, then the other, and all are started again."""
-    blows = [Blow(CHIEF, signal.SIGKILL, 7), Blow(WORKER, signal.SIGKILL, 15)][:workers]
+    """In the middle of an epoch; of two workers first the chief, then the other."""
+    blows = [Blow(CHIEF, signal.SIGKILL, 9), Blow(WORKER, signal.SIGKILL, 15)][:workers]
     story = trained(tmp_path / "killed", "tensorflow", workers, blows, tmp_path / "whole")
     assert story.code == 0 and [len(lives) for lives in story.lives] == [1 + workers] * workers
     assert_only_peers_were_missed(story)
