@@ -15,13 +15,13 @@ PYTHON_CANDIDATES ?= python3 python3.11 python3.12 python3.13 python
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# What runs on JAX too: contracts 1-8, in `make test` over a row of each kind, and what has loops or
-# chance of its own; in `make matrix` over all rows, and the tests of every layer.
+# What runs on JAX too: contracts 1-8, in `make test` over a row of each kind, and loops and
+# chance; in `make matrix` over all rows, and the tests of every layer.
 JAX_SAMPLE := tests/test_contracts.py tests/test_masking.py tests/test_normalizers.py \
-	tests/test_recurrent.py tests/test_decoding.py tests/test_hard.py tests/test_local.py \
-	tests/test_monotonic.py
-JAX_TESTS := $(JAX_SAMPLE) tests/test_extraction.py tests/test_known_failures.py \
-	tests/test_positional_scores.py tests/test_self_attention.py tests/test_positions.py \
+	tests/test_recurrent.py tests/test_decoding.py tests/test_hard.py
+JAX_TESTS := $(JAX_SAMPLE) tests/test_local.py tests/test_monotonic.py \
+	tests/test_extraction.py tests/test_known_failures.py tests/test_positional_scores.py \
+	tests/test_self_attention.py tests/test_positions.py \
 	tests/test_transformer.py tests/test_pooling.py tests/test_hierarchical.py \
 	tests/test_attention_gru.py tests/test_memory.py tests/test_coupled.py tests/test_graph.py \
 	tests/test_ensemble.py

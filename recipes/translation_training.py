@@ -69,6 +69,10 @@ def train(
         PeerLost: when another worker is gone.
     """
     out, strategy = Path(out), strategy or Strategy()
+    if keras.backend.backend() == "jax":
+        # TensorFlow reads the data here, and would take the memory of the GPU that JAX needs.
+        with contextlib.suppress(RuntimeError):
+            tf.config.set_visible_devices([], "GPU")
     check_batch_size(config.batch_size, strategy, config.accumulate)
     if not strategy.is_chief:
         report, progress, listeners = (lambda line: None), None, ()

@@ -305,6 +305,7 @@ def test_fit_on_two_workers_fails():
     )
 
 
+@pytest.mark.slow
 @tensorflow_only
 def test_fit_with_a_parameter_server_fails():
     # Goes: "parameterserver" among those that strategies.choose refuses.
