@@ -93,7 +93,7 @@ class Checkpoints:
         paths = self.paths()
         if not paths:
             raise RunError(
-                f"{self.folder.parent} holds no checkpoint to resume from: start without --resume"
+                f"{self.folder.parent} holds no checkpoint to resume from: begin with --resume auto"
             )
         for i, path in enumerate(paths):
             try:

@@ -218,7 +218,7 @@ def _train(options) -> None:
     if options.profile:
         from .profiling import Profile
 
-        listeners.append(Profile(options.out / "profile"))
+        listeners.append(Profile(options.out / "profile", report=news))
     figures = translation_training.train(
         config,
         options.out,

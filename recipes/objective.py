@@ -1,9 +1,10 @@
 """What is minimised and measured, as sums over labels, so that parts of a batch add up."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import keras
+import numpy as np
 from keras import ops
 
 Elementwise = Callable[[Any, Any], Any]
@@ -47,7 +48,7 @@ class Objective:
         loss: `(labels, outputs)` to a value for each label.
         metrics: by name, functions of the same form, of which weighted means are measured.
         label_smoothing: eps, for a loss of `cross_entropy`.
-        pad_id: the label that is padding; None: none is.
+        pad_id: the label that is padding; None: none is; `"auto"`: 0 in sequences of labels.
     """
 
     def __init__(
@@ -56,20 +57,27 @@ class Objective:
         loss: Elementwise,
         metrics: Mapping[str, Elementwise],
         label_smoothing: float = 0.0,
-        pad_id: int | None = None,
+        pad_id: int | Literal["auto"] | None = None,
     ):
         self.model = model
         self.loss = loss
         self.metrics = dict(metrics)
         self.label_smoothing = label_smoothing
-        self.pad_id = pad_id
+        self._pad_id = pad_id
+
+    def padding_of(self, labels) -> int | None:
+        """The label that is padding among these, if one is."""
+        if self._pad_id == "auto":
+            return 0 if len(labels.shape) > 1 else None
+        return self._pad_id
 
     def weights(self, labels, of_rows=None):
         """The weight of each label, in float32; `of_rows` (B,) are those of the rows."""
         labels = ops.convert_to_tensor(labels)
         weights = ops.ones_like(labels, dtype="float32")
-        if self.pad_id is not None:
-            weights = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
+        padding = self.padding_of(labels)
+        if padding is not None:
+            weights = ops.cast(ops.not_equal(labels, padding), "float32")
         if of_rows is not None:
             rank = len(labels.shape)
             of_rows = ops.convert_to_tensor(of_rows, "float32")
@@ -108,13 +116,16 @@ class Objective:
     def _structured(self, inputs):
         # By name into whatever structure of inputs the model was built with.
         flat = [inputs[tensor.name] for tensor in self.model.inputs]
+        if isinstance(self.model, keras.Sequential):
+            return flat[0]
         return keras.tree.pack_sequence_as(self.model.input, flat)
 
     def _harmless(self, labels):
         # Padding may be a label that the loss knows nothing of, like -100.
-        if self.pad_id is None:
+        padding = self.padding_of(labels)
+        if padding is None:
             return labels
-        return ops.where(ops.equal(labels, self.pad_id), ops.zeros_like(labels), labels)
+        return ops.where(ops.equal(labels, padding), ops.zeros_like(labels), labels)
 
     def _each(self, function, labels, outputs):
         values = ops.cast(function(labels, outputs), "float32")
@@ -125,6 +136,25 @@ class Objective:
                 f"{getattr(function, '__name__', function)}"
             )
         return values
+
+
+def check_class_labels(labels: np.ndarray, padding: int | None, logits) -> None:
+    """Refuse labels that are no classes of the logits (a symbolic tensor).
+
+    On some devices they would be learned from without an error.
+
+    Raises:
+        ValueError: naming what is wrong with them.
+    """
+    wanted = f"Labels must be the numbers of classes, of logits {tuple(logits.shape)}. Received: "
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"{wanted}{labels.dtype}")
+    if labels.ndim != len(logits.shape) - 1:
+        raise ValueError(f"{wanted}labels of the shape {labels.shape}")
+    real = labels if padding is None else labels[labels != padding]
+    classes = logits.shape[-1]
+    if real.size and classes is not None and not 0 <= real.min() <= real.max() < classes:
+        raise ValueError(f"{wanted}labels from {real.min()} to {real.max()}")
 
 
 def clipped(gradients, limit):

@@ -238,7 +238,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         else:
             group.add_argument(
                 flag(field.name),
-                type=_count if field.name in ("seed", "warmup_steps") else kinds[kind],
+                type=_OF_THEIR_OWN.get(field.name, kinds[kind]),
                 choices=about.choices,
                 help=about.help + default,
                 metavar="FILE" if several else None if about.choices else kind.__name__.upper(),
@@ -273,8 +273,19 @@ def _positive(text: str) -> int:
     return number
 
 
+def _dropped(text: str) -> float:
+    part = _fraction(text)
+    if part >= 1:
+        raise argparse.ArgumentTypeError(f"must be below 1, is {text}")
+    return part
+
+
 def _fraction(text: str) -> float:
     number = float(text)
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of 0 or more, is {text}")
     return number
+
+
+# Options whose numbers have other bounds than those of their kind.
+_OF_THEIR_OWN = {"seed": _count, "warmup_steps": _count, "dropout": _dropped}

@@ -1,5 +1,6 @@
 """A profile of some steps of a training."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -12,13 +13,21 @@ class Profile:
         folder: where the trace is written, in a form that TensorBoard and xprof read.
         skip: steps before the trace begins, of which the first are compiled.
         steps: steps that are traced; fewer where the training ends before.
+        report: receives a line where it ends before any.
     """
 
-    def __init__(self, folder: Path, skip: int = 10, steps: int = 10):
+    def __init__(
+        self,
+        folder: Path,
+        skip: int = 10,
+        steps: int = 10,
+        report: Callable[[str], None] = print,
+    ):
         self._folder = str(folder)
         self._begin, self._end = skip, skip + steps
         self._done = 0
         self._runs = False
+        self._report = report
 
     def on_step(self, step: int, figures: dict[str, float]) -> None:
         self._done += 1
@@ -33,6 +42,8 @@ class Profile:
 
     def close(self) -> None:
         """Write what was traced, if that has not been done."""
+        if self._done < self._begin:
+            self._report(f"no profile: it begins after {self._begin} steps, {self._done} were done")
         if self._runs:
             self._runs = False
             _stop()

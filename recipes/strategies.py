@@ -25,6 +25,8 @@ _REFUSED = {
     "centralstorage": "CentralStorageStrategy tells wrong losses and saves nothing",
 }
 
+_NOTHING_TO_MIRROR = "there is no GPU to mirror on: take --strategy one, or --replicas"
+
 
 class Strategy:
     """One device of one process, and what all other strategies have too.
@@ -60,12 +62,9 @@ class Strategy:
         Raises:
             UsageError: for `jit` where TensorFlow cannot compile, and for `sharded` on JAX.
         """
+        if sharded and self.workers > 1:
+            self.check_sharded()
         if _on_jax():
-            if sharded and self.workers > 1:
-                raise UsageError(
-                    "on JAX all workers form the same batches, of one shape: take the shard policy "
-                    "data"
-                )
             from .jax_steps import JaxSteps
 
             return JaxSteps(objective, optimizer, devices=self._devices(), **options)
@@ -103,6 +102,17 @@ class Strategy:
         sys.stderr.flush()
         if code or not _on_jax():
             os._exit(code)
+
+    def check_sharded(self) -> None:
+        """Refuse batches of each worker's own where they cannot be trained on.
+
+        Raises:
+            UsageError: on JAX.
+        """
+        if _on_jax():
+            raise UsageError(
+                "on JAX all workers form the same batches, of one shape: take the shard policy data"
+            )
 
     def check(self, model: keras.Model) -> None:
         """Refuse a model that was made outside of `scope`.
@@ -372,6 +382,8 @@ def _on_jax_devices(name, replicas, cluster) -> Strategy:
         return Strategy(reason)
     devices = jax.local_devices()
     if name == "mirrored":
+        if kind is None and replicas is None:
+            raise UsageError(_NOTHING_TO_MIRROR)
         _check_count(replicas, devices)
         devices = devices[:replicas]
     return _JaxReplicas(reason, name, devices)
@@ -403,7 +415,7 @@ def _on_tensorflow_devices(name, replicas, cluster) -> Strategy:
         devices = [f"GPU:{i}" for i in range(replicas or len(gpus))]
         return _TensorFlowReplicas(reason, name, tf.distribute.MirroredStrategy(devices))
     if replicas is None:
-        raise UsageError("there is no GPU to mirror on: take --strategy one, or --replicas")
+        raise UsageError(_NOTHING_TO_MIRROR)
     _make_virtual(replicas)
     # NCCL is for GPUs, and collective operations of one process allow two strategies at most.
     reduction = tf.distribute.ReductionToOneDevice()

@@ -8,6 +8,7 @@ import contextlib
 import csv
 import dataclasses
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +23,7 @@ from .clock import Clock
 from .errors import Interrupted, PeerLost, RunError
 from .files import replacing
 from .interruptions import lost_peers, stop_signals
-from .objective import Elementwise, Objective, accuracy, cross_entropy
+from .objective import Elementwise, Objective, accuracy, check_class_labels, cross_entropy
 from .schedules import SCHEDULES
 from .strategies import Strategy
 
@@ -44,13 +45,15 @@ class Trainer:
     the minutes where these end first.
 
     A batch is `(inputs, labels)` or `(inputs, labels, weights)`: tensors or arrays by the names of
-    the model's inputs (or the one input alone), labels (B, ...), weights of rows (B,). Every
+    the model's inputs (or in a list in their order, or the one input alone), labels (B, T) or
+    (B,), weights of rows (B,). Every
     worker is given the whole batch and trains on its rows of it; with `sharded` it trains on
     batches of its own. Where rows do not divide over the devices, copies that weigh nothing fill
     up.
 
     Args:
-        model: a built functional `keras.Model` with one output, by default logits (B, T, V).
+        model: a functional `keras.Model`, or a built Sequential one, with one output: by default
+            logits (B, T, V) or (B, V). Whether and how it was compiled does not matter.
         strategy: see `strategies.choose`; None: one device.
         loss: `(labels, outputs)` to a value for each label; by default the cross-entropy of
             integer labels by logits.
@@ -62,7 +65,8 @@ class Trainer:
         schedule: how it falls: a name in `schedules.SCHEDULES`, or a function of that form.
         clip: largest global norm of the gradients; None: any.
         label_smoothing: eps, with the default loss.
-        pad_id: label that is padding; None: none is.
+        pad_id: label that is padding; None: none is; `"auto"`: 0 in sequences of labels (B, T),
+            none where a row has one label (B,).
         accumulate: into how many parts each device cuts its rows, one after the other, to need
             less memory for the same step.
         jit: whether XLA compiles the step on TensorFlow, once for each shape of a batch; on JAX
@@ -104,7 +108,7 @@ class Trainer:
         schedule: str | Callable[[int, int, float], float] = "cosine",
         clip: float | None = 1.0,
         label_smoothing: float = 0.0,
-        pad_id: int | None = 0,
+        pad_id: int | Literal["auto"] | None = "auto",
         accumulate: int = 1,
         jit: bool = False,
         sharded: bool = False,
@@ -118,6 +122,7 @@ class Trainer:
             raise ValueError(f"`schedule` must be in {list(SCHEDULES)}. Received: {schedule!r}")
         if accumulate < 1:
             raise ValueError(f"`accumulate` must be at least 1. Received: accumulate={accumulate}")
+        _check_model(model)
         self.model = model
         self.strategy = strategy or Strategy()
         self.strategy.check(model)
@@ -129,8 +134,9 @@ class Trainer:
         with self.strategy.scope():
             self.optimizer = _scaled(optimizer or keras.optimizers.Adam(learning_rate), model)
             self.optimizer.build(model.trainable_variables)
+        self._objective = Objective(model, loss, self.metrics, label_smoothing, pad_id)
         self._steps = self.strategy.steps(
-            Objective(model, loss, self.metrics, label_smoothing, pad_id),
+            self._objective,
             self.optimizer,
             clip=clip,
             pieces=accumulate,
@@ -168,7 +174,7 @@ class Trainer:
         steps: int | None = None,
         validate: Callable[[], Figures] | None = None,
         best_by: Callable[[Figures], Any] = lambda metrics: -metrics["loss"],
-        folder: Path | None = None,
+        folder: str | os.PathLike | None = None,
         resume: bool | Literal["auto"] = False,
         checkpoint_steps: int | None = None,
         patience: int | None = None,
@@ -213,18 +219,31 @@ class Trainer:
             RunError: when `resume` finds no checkpoint, or only broken ones, or a foreign one.
             OSError: when a checkpoint cannot be written; older ones stay.
         """
+        if not callable(epoch_data):
+            raise ValueError(
+                "`epoch_data` is a function of the epoch that gives its batches, as "
+                f"`lambda epoch: dataset`. Received: {type(epoch_data).__name__}"
+            )
         steps = steps or sum(1 for _ in self._batches(epoch_data, 0))
         if not steps:
             raise RunError("there is nothing to train on: the data gives no batch")
         checkpoints = None
         if folder:
+            folder = Path(folder)
             checkpoints = Checkpoints(folder / "checkpoints", made_by=made_by, report=report)
         if resume and checkpoints is None:
             raise RunError("resume needs the folder that the checkpoints are in")
+        if checkpoints and not resume and checkpoints.paths():
+            raise RunError(
+                f"{folder} holds the checkpoints of a training already: resume it, or choose "
+                "another folder"
+            )
         found = resume and (resume != "auto" or checkpoints.paths())
         state = self._restore(checkpoints) if found else _State()
         clock = Clock(state.minutes, state.seconds, self.strategy.accelerated)
         warmup_steps = min(self.warmup_steps, epochs * steps // 4)
+        if state.epoch >= epochs:
+            report(f"nothing is left to train: all {epochs} epochs are done")
 
         def time_spent():  # as a part of what is allowed
             return state.minutes / minutes if minutes is not None else 0.0
@@ -258,6 +277,11 @@ class Trainer:
                     self._save(checkpoints, state)
                     self._end_together()
                     raise Interrupted(stopped_by, saved=folder is not None)
+                if not state.tokens:
+                    raise RunError(
+                        f"there is nothing to train on: epoch {state.epoch + 1} holds no label, or "
+                        "padding alone"
+                    )
                 figures = {
                     "epoch": state.epoch + 1,
                     "loss": state.loss,
@@ -309,14 +333,24 @@ class Trainer:
             )
         inputs, labels, *weights = batch
         names = [tensor.name for tensor in self.model.inputs]
-        if not isinstance(inputs, Mapping) and len(names) == 1:
-            inputs = {names[0]: inputs}
+        if not isinstance(inputs, Mapping):
+            given = inputs if isinstance(inputs, tuple | list) else [inputs]
+            if len(given) == len(names):
+                inputs = dict(zip(names, given, strict=True))
         missing = [name for name in names if name not in inputs]
         if missing:
-            raise ValueError(
-                f"A batch must have the model's inputs {names}. Received: {sorted(inputs)}"
-            )
-        return {name: inputs[name] for name in names}, labels, weights[0] if weights else None
+            what = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+            raise ValueError(f"A batch must have the model's inputs {names}. Received: {what}")
+        inputs = {name: inputs[name] for name in names}
+        rows = {name: len(x) for name, x in {**inputs, "labels": labels}.items()}
+        if weights:
+            rows["weights"] = len(weights[0])
+        if len(set(rows.values())) > 1:
+            raise ValueError(f"All of a batch must have as many rows. Received: {rows}")
+        if self.loss is cross_entropy:
+            numbers = np.asarray(labels)
+            check_class_labels(numbers, self._objective.padding_of(numbers), self.model.outputs[0])
+        return inputs, labels, weights[0] if weights else None
 
     def _train_on(self, batch, state: "_State", learning_rate: float) -> float:
         started = time.perf_counter()
@@ -329,7 +363,7 @@ class Trainer:
         if not math.isfinite(total):
             raise RunError(
                 f"the loss is not finite in epoch {state.epoch + 1}, step {state.step}: "
-                "try a smaller learning rate"
+                "try a smaller learning rate, and see that no id is beyond its embedding"
             )
         return float(total) / max(tokens, 1.0)
 
@@ -384,6 +418,16 @@ class Trainer:
         for name, variable in variables.items():
             variable.assign(arrays[name])
         return _State(**state)
+
+
+def _check_model(model):
+    if getattr(model, "inputs", None) is None or not hasattr(model, "outputs"):
+        raise ValueError(
+            "The model must be functional, or Sequential and built. Received: "
+            f"{type(model).__name__} {model.name}"
+        )
+    if len(model.outputs) != 1:
+        raise ValueError(f"The model must have one output. Received: {len(model.outputs)}")
 
 
 def _scaled(optimizer, model):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from . import metrics
 from .batches import batches, to_ids
-from .data import Pairs
+from .data import DataError, Pairs
 from .errors import RunError, UsageError
 from .files import alone_in
 from .interruptions import lost_peers
@@ -74,6 +74,8 @@ def train(
         with contextlib.suppress(RuntimeError):
             tf.config.set_visible_devices([], "GPU")
     check_batch_size(config.batch_size, strategy, config.accumulate)
+    if config.shard_policy == "file" and strategy.workers > 1:
+        strategy.check_sharded()
     if not strategy.is_chief:
         report, progress, listeners = (lambda line: None), None, ()
     with lost_peers(strategy.workers):
@@ -221,6 +223,8 @@ class _Training:
             self.report(
                 f"{dropped} {what} pairs are longer than {self.config.max_length} pieces: left out"
             )
+        if dropped == len(part.source):
+            raise DataError(f"No pair is left for {what}: raise --max-length.")
         return tuple(tf.ragged.boolean_mask(side, fits) for side in (source, target))
 
     def _validation(self) -> Callable[[], dict]:

@@ -325,6 +325,95 @@ def test_a_batch_of_another_form_is_refused(batch, says):
         Trainer(tagger()).fit(lambda epoch: [batch], epochs=1)
 
 
+def tagged(**changed):
+    inputs, labels = rows(4, 0)
+    return (changed.get("inputs", inputs), changed.get("labels", labels), *changed.get("more", ()))
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        (tagged(labels=np.full((4, 5), VOCABULARY)), "labels from 11 to 11"),
+        (tagged(labels=np.full((4, 5), -1)), "labels from -1 to -1"),
+        (tagged(labels=np.ones((4, 5), "float32")), "Received: float32"),
+        (tagged(labels=np.ones((4, 5, 2), int)), r"labels of the shape \(4, 5, 2\)"),
+        (tagged(labels=np.ones((3, 5), int)), "'tokens': 4, 'labels': 3"),
+        (tagged(more=[np.ones(3)]), "'labels': 4, 'weights': 3"),
+    ],
+)
+def test_labels_that_cannot_be_learned_are_refused(batch, says):
+    with pytest.raises(ValueError, match=says):
+        Trainer(tagger()).fit(lambda epoch: [batch], epochs=1)
+
+
+def test_labels_of_rows_have_no_padding_and_those_of_sequences_have():
+    tokens = keras.Input((3,), dtype="int32")
+    x = keras.layers.Embedding(5, 4)(tokens)
+    of_rows = keras.Model(tokens, keras.layers.Dense(2)(keras.layers.Flatten()(x)))
+    of_tokens = keras.Model(tokens, keras.layers.Dense(2)(x))
+    ids = np.ones((4, 3), "int32")
+    for model, labels, wanted in (
+        (of_rows, np.zeros(4, int), math.log(2)),
+        (of_tokens, np.zeros((4, 3), int), 0.0),
+    ):
+        loss = Trainer(model).evaluate([(ids, labels)])["loss"]
+        assert loss == pytest.approx(wanted, abs=0.3) and (loss == 0) == (wanted == 0)
+
+
+def test_a_sequential_model_is_trained():
+    model = keras.Sequential(
+        [keras.Input((None,)), keras.layers.Embedding(VOCABULARY, 6), keras.layers.Dense(11)]
+    )
+    data = [(x["tokens"], y) for x, y in epoch_data(0)]
+    first, *_, last = Trainer(model, learning_rate=0.1).fit(lambda epoch: data, epochs=4)
+    assert last["loss"] < first["loss"]
+
+
+class Subclassed(keras.Model):
+    def call(self, inputs):
+        return inputs
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (Subclassed(), "must be functional.*Subclassed"),
+        (keras.Sequential([keras.layers.Dense(3)]), "must be functional, or Sequential and built"),
+        (keras.Model(x := keras.Input((2,)), [x, x]), "must have one output. Received: 2"),
+    ],
+)
+def test_models_that_cannot_be_trained_are_refused(model, says):
+    with pytest.raises(ValueError, match=says):
+        Trainer(model)
+
+
+def test_data_that_is_no_function_of_the_epoch_is_refused():
+    with pytest.raises(ValueError, match=r"as `lambda epoch: dataset`. Received: list"):
+        Trainer(tagger()).fit(epoch_data(0), epochs=1)
+
+
+def test_a_generator_that_is_used_up_is_not_trained_on():
+    batch = iter([rows(4, 0)])
+    with pytest.raises(RunError, match="epoch 1 holds no label, or padding alone"):
+        Trainer(tagger()).fit(lambda epoch: batch, epochs=1)  # the first pass counts
+
+
+def test_a_folder_with_checkpoints_is_not_begun_anew(tmp_path):
+    Trainer(tagger()).fit(epoch_data, epochs=1, folder=str(tmp_path))
+    before = Checkpoints(tmp_path / "checkpoints").paths()
+    with pytest.raises(RunError, match="resume it, or choose another folder"):
+        Trainer(tagger()).fit(epoch_data, epochs=1, folder=tmp_path)
+    assert Checkpoints(tmp_path / "checkpoints").paths() == before
+
+
+def test_a_training_that_is_complete_says_so(tmp_path):
+    said = []
+    for resume in (False, True):
+        options = {"folder": tmp_path, "resume": resume, "report": said.append}
+        Trainer(tagger()).fit(epoch_data, epochs=1, **options)
+    assert said == ["nothing is left to train: all 1 epochs are done"]
+
+
 def test_a_loss_must_have_a_value_for_each_label():
     trainer = Trainer(tagger(), loss=lambda labels, logits: keras.ops.mean(logits))
     with pytest.raises(ValueError, match="must give a value for each label"):
