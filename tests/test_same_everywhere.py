@@ -41,8 +41,7 @@ SAMPLE = {
     str(REFERENCE): ["translation/clipped", *SMALL],
     MIRRORED: ["translation/clipped", *SMALL],
     "tensorflow, 2 processes": ["classifier/clipped", "classifier/odd"],
-    JAX_MIRRORED: ["classifier/masked", "classifier/accumulated", "dropout"],
-    "jax, 2 processes": ["classifier/odd"],
+    JAX_MIRRORED: ["classifier/odd", "classifier/masked", "classifier/accumulated", "dropout"],
 }
 PLAIN = [f"plain/{name}" for name in WHOLE]
 
