@@ -226,7 +226,7 @@ def _train(options) -> None:
         resume="auto" if options.resume == "auto" else going_on,
         strategy=strategy,
         jit=options.jit,
-        listeners=listeners if strategy.is_chief else (),
+        listeners=listeners,
         report=news,
         progress=progress,
     )

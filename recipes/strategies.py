@@ -41,6 +41,7 @@ class Strategy:
     """
 
     name = "one"
+    _distribution = None  # a tf.distribute.Strategy
 
     def __init__(self, reason: str = "asked for"):
         self.reason = reason
@@ -62,7 +63,7 @@ class Strategy:
         Raises:
             UsageError: for `jit` where TensorFlow cannot compile, and for `sharded` on JAX.
         """
-        if sharded and self.workers > 1:
+        if sharded:
             self.check_sharded()
         if _on_jax():
             from .jax_steps import JaxSteps
@@ -70,7 +71,14 @@ class Strategy:
             return JaxSteps(objective, optimizer, devices=self._devices(), **options)
         from .tensorflow_steps import TensorFlowSteps
 
-        return TensorFlowSteps(objective, optimizer, jit=jit, sharded=sharded, **options)
+        return TensorFlowSteps(
+            objective,
+            optimizer,
+            jit=jit,
+            sharded=sharded,
+            distribution=self._distribution,
+            **options,
+        )
 
     def total(self, values: Sequence[float]) -> np.ndarray:
         """The sums over the workers of the values that each of them has; all wait for all.
@@ -107,9 +115,9 @@ class Strategy:
         """Refuse batches of each worker's own where they cannot be trained on.
 
         Raises:
-            UsageError: on JAX.
+            UsageError: for several workers on JAX.
         """
-        if _on_jax():
+        if self.workers > 1 and _on_jax():
             raise UsageError(
                 "on JAX all workers form the same batches, of one shape: take the shard policy data"
             )
@@ -153,9 +161,7 @@ class _TensorFlowReplicas(Strategy):
                 f"TensorFlow cannot compile a step under strategy {self.name}: leave --jit out, or "
                 "take --backend jax, which always compiles"
             )
-        from .tensorflow_steps import TensorFlowSteps
-
-        return TensorFlowSteps(objective, optimizer, distribution=self._distribution, **options)
+        return super().steps(objective, optimizer, **options)
 
     def total(self, values):
         if self.workers == 1:
@@ -274,7 +280,7 @@ def choose(
 class _Cluster(NamedTuple):
     workers: int
     worker: int
-    coordinator: str | None  # where JAX's process 0 listens
+    coordinator: str  # where JAX's process 0 listens
 
 
 def _cluster(environment: Mapping[str, str]) -> _Cluster | None:

@@ -28,7 +28,8 @@ class TensorBoard:
             raise UsageError(
                 "--tensorboard needs a package: pip install keras-attention-layers[tensorboard]"
             ) from None
-        self._writer = tf.summary.create_file_writer(str(folder))
+        self._folder = str(folder)
+        self._writer = None  # made by the first point: what is refused leaves no folder
         self._every = every
         self._step = 0
 
@@ -43,9 +44,11 @@ class TensorBoard:
 
     def close(self) -> None:
         """Write what is still in memory."""
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
 
     def _write(self, group, figures):
+        self._writer = self._writer or tf.summary.create_file_writer(self._folder)
         with self._writer.as_default():
             for name, value in figures.items():
                 if not isinstance(value, bool):

@@ -46,10 +46,9 @@ class Trainer:
 
     A batch is `(inputs, labels)` or `(inputs, labels, weights)`: tensors or arrays by the names of
     the model's inputs (or in a list in their order, or the one input alone), labels (B, T) or
-    (B,), weights of rows (B,). Every
-    worker is given the whole batch and trains on its rows of it; with `sharded` it trains on
-    batches of its own. Where rows do not divide over the devices, copies that weigh nothing fill
-    up.
+    (B,), weights of rows (B,). Every worker is given the whole batch and trains on its rows of it;
+    with `sharded` it trains on batches of its own. Where rows do not divide over the devices,
+    copies that weigh nothing fill up.
 
     Args:
         model: a functional `keras.Model`, or a built Sequential one, with one output: by default
@@ -266,8 +265,8 @@ class Trainer:
                         loss = self._train_on(batch, state, rate)
                         stopped_by = self._shared(state, stop, clock)
                         advance(loss=state.loss, tokens_per_second=state.speed)
-                        figures = {"loss": loss, "learning_rate": rate}
-                        on_step(step + 1, {**figures, "tokens_per_second": state.speed})
+                        of_step = {"loss": loss, "learning_rate": rate}
+                        on_step(step + 1, {**of_step, "tokens_per_second": state.speed})
                         if stopped_by or time_spent() >= 1:
                             break
                         if checkpoint_steps and not state.step % checkpoint_steps:
@@ -478,7 +477,6 @@ class _State:
         self.history.append(figures)
         self.epoch, self.step = self.epoch + 1, 0
         self.nll = self.tokens = self.busy = 0.0
-        self.minutes, self.seconds = figures["minutes"], figures["seconds"]
 
 
 def _write_table(path: Path, rows: list[dict]) -> None:

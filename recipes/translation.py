@@ -18,8 +18,9 @@ from keras import ops
 from keras_attention import AttentionDecoder, beam_search, greedy_search, padding_mask
 
 from . import data, metrics
-from .batches import batches, fed, few_boundaries, to_ids
+from .batches import batches, fed, few_boundaries, filled, to_ids
 from .errors import RunError
+from .precision import computing_in
 from .runs import Run, first_line, load_config
 from .streams import PairStream, must_be_streamed
 from .tokenizers import END_ID, PADDING_ID, START_ID, Tokenizer
@@ -105,9 +106,7 @@ def build_model(
 
 def model_of(config: Config, source_size: int, target_size: int) -> keras.Model:
     """The model of a config, for vocabularies of these sizes, in the config's precision."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(config.precision)
-    try:
+    with computing_in(config.precision):
         return build_model(
             source_size,
             target_size,
@@ -123,8 +122,6 @@ def model_of(config: Config, source_size: int, target_size: int) -> keras.Model:
             dropout=config.dropout,
             seed=config.seed,
         )
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 # What search and export run.
@@ -346,14 +343,12 @@ def _search_on_jax(run, function):
     lengths = [boundary - 1 for boundary in few_boundaries(run.config.max_length)]
 
     def search(source):
-        source = np.asarray(source)
         count, longest = source.shape
         rows = 1 << (count - 1).bit_length()
         length = min(x for x in lengths if x >= longest)
-        filled = np.full((rows, length), PADDING_ID, "int32")
-        filled[:, 0] = END_ID
-        filled[:count, :longest] = source
-        found = compiled([v.value for v in run.model.variables], filled)
+        source = tf.pad(source, [[0, 0], [0, length - longest]], constant_values=PADDING_ID)
+        source = filled(source, rows, END_ID).numpy()
+        found = compiled([v.value for v in run.model.variables], source)
         return keras.tree.map_structure(lambda x: np.asarray(x)[:count], found)
 
     return search

@@ -74,7 +74,7 @@ def train(
         with contextlib.suppress(RuntimeError):
             tf.config.set_visible_devices([], "GPU")
     check_batch_size(config.batch_size, strategy, config.accumulate)
-    if config.shard_policy == "file" and strategy.workers > 1:
+    if config.shard_policy == "file":
         strategy.check_sharded()
     if not strategy.is_chief:
         report, progress, listeners = (lambda line: None), None, ()

@@ -192,6 +192,21 @@ def weights_of():
     return named_weights
 
 
+@pytest.fixture(scope="session")
+def phrases_file(tmp_path_factory):
+    """A function: `phrases_file(count, seed)` is a tab-separated file of generated sentences."""
+    from keras_attention.recipes.phrasebook import generate
+
+    def write(count, seed):
+        pairs = generate(count, seed=seed)
+        path = tmp_path_factory.mktemp("data") / "pairs.tsv"
+        rows = zip(pairs.source, pairs.target, strict=True)
+        path.write_text("".join(f"{s}\t{t}\n" for s, t in rows), "utf-8")
+        return path
+
+    return write
+
+
 @pytest.fixture
 def command_line():
     """A function: `command_line(capture)` gives one that runs a command of `keras-attention`.

@@ -21,10 +21,9 @@ SIZES += "--normalize none --warmup-steps 5 --learning-rate 0.01 --beam-width 2"
 
 
 @pytest.fixture(scope="module")
-def pairs_file(tmp_path_factory):
-    pairs = generate(240, seed=2)
-    path = tmp_path_factory.mktemp("data") / "pairs.tsv"
-    lines = [f"{s}\t{t}\n" for s, t in zip(pairs.source, pairs.target, strict=True)]
+def pairs_file(phrases_file):
+    path = phrases_file(240, seed=2)
+    lines = path.read_text("utf-8").splitlines(keepends=True)
     lines.insert(3, "one column only\n")
     path.write_text("".join(lines), "utf-8")
     return path

@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 
 from keras_attention.recipes.files import alone_in
-from keras_attention.recipes.phrasebook import generate
 from keras_attention.recipes.streams import write_tfrecords
 
 pytestmark = pytest.mark.xdist_group("cli_train")
@@ -25,12 +24,8 @@ SIZES += "--normalize none --warmup-steps 5 --learning-rate 0.01 --epochs 1".spl
 
 
 @pytest.fixture(scope="module")
-def pairs_file(tmp_path_factory):
-    pairs = generate(160, seed=4)
-    path = tmp_path_factory.mktemp("data") / "pairs.tsv"
-    rows = zip(pairs.source, pairs.target, strict=True)
-    path.write_text("".join(f"{s}\t{t}\n" for s, t in rows), "utf-8")
-    return path
+def pairs_file(phrases_file):
+    return phrases_file(160, seed=4)
 
 
 @pytest.fixture
@@ -63,6 +58,7 @@ def train(pairs, out, *more):
         (["--strategy", "multiworker"], "start them by keras-attention launch"),
         (["--backend", "jax"], "set KERAS_BACKEND=jax"),
         (["--shard-policy", "file"], "for streams of several files"),
+        (["--tensorboard", "--accumulate", "5"], "of 5 pieces: take 30 or 35"),
         (["--accumulate", "5"], "does not divide over 1 replicas of 5 pieces: take 30 or 35"),
     ],
 )

@@ -1,13 +1,11 @@
 """Workers that each read a share of the files, of which one has more than another."""
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from strategies.processes import TESTS, run_workers
 
 from keras_attention.recipes.training import Trainer
 
@@ -50,24 +48,8 @@ def together(epoch):
 
 
 def test_unequal_shares_are_trained_on_as_one_device_would(tmp_path):
-    script = [sys.executable, "-c", SCRIPT, tmp_path]
-    launcher = (
-        "import sys; from keras_attention.recipes.launch import launch\n"
-        "sys.exit(launch(sys.argv[1:], workers=2, restarts=0))"
-    )
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(__file__).parent),
-        "CUDA_VISIBLE_DEVICES": "-1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", launcher, *map(str, script)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    environment = {"PYTHONPATH": str(TESTS), "CUDA_VISIBLE_DEVICES": "-1"}
+    run_workers([sys.executable, "-c", SCRIPT, str(tmp_path)], 2, environment)
     losses, weights = trained(together)
     with np.load(tmp_path / "0.npz") as first, np.load(tmp_path / "1.npz") as second:
         np.testing.assert_allclose(first["losses"], losses, rtol=1e-5)

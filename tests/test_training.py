@@ -18,6 +18,7 @@ from keras_attention.recipes.checkpoints import Checkpoints
 from keras_attention.recipes.errors import Interrupted, RunError
 from keras_attention.recipes.files import alone_in, replacing
 from keras_attention.recipes.objective import accuracy
+from keras_attention.recipes.precision import computing_in
 from keras_attention.recipes.schedules import SCHEDULES
 from keras_attention.recipes.training import Trainer
 
@@ -256,11 +257,8 @@ def test_half_precision_learns_what_float32_does(policy):
     """The loss of evaluation, which no rounding of the last step decides, within 1 %."""
     found = {}
     for name in ("float32", policy):
-        keras.config.set_dtype_policy(name)
-        try:
+        with computing_in(name):
             trainer = Trainer(tagger(), learning_rate=0.05, warmup_steps=2)
-        finally:
-            keras.config.set_dtype_policy("float32")
         trainer.fit(epoch_data, epochs=8)
         found[name] = trainer.evaluate(epoch_data(0))
         assert all(v.dtype == "float32" for v in trainer.model.trainable_variables)
@@ -272,11 +270,8 @@ def test_half_precision_learns_what_float32_does(policy):
 
 def test_gradients_that_overflow_in_half_precision_are_left_out():
     """The scale falls until they fit, and the weights stay finite."""
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
+    with computing_in("mixed_float16"):
         model = tagger()
-    finally:
-        keras.config.set_dtype_policy("float32")
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=2.0**30)
     start = [w.copy() for w in model.get_weights()]
     trainer = Trainer(model, optimizer=optimizer)

@@ -44,12 +44,8 @@ TINY = {
 
 
 @pytest.fixture(scope="module")
-def pairs_file(tmp_path_factory):
-    pairs = generate(300, seed=1)
-    path = tmp_path_factory.mktemp("data") / "pairs.tsv"
-    rows = zip(pairs.source, pairs.target, strict=True)
-    path.write_text("".join(f"{s}\t{t}\n" for s, t in rows), "utf-8")
-    return path
+def pairs_file(phrases_file):
+    return phrases_file(300, seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,13 @@ class Outcome(NamedTuple):
     figures: dict
 
 
+def run_workers(command: list[str], workers: int, environment: dict[str, str]) -> None:
+    """Run a command as so many workers of one training, to its end."""
+    given = [f"{name}={value}" for name, value in environment.items()]
+    code = launch(["env", *given, *command], workers, restarts=0)
+    assert code == 0, f"exit code {code}"
+
+
 def run(configuration: Configuration, names: list[str], folder: Path) -> list[dict[str, Outcome]]:
     """Train all that is named; what each worker has of each."""
     environment = {
@@ -64,9 +71,7 @@ def run(configuration: Configuration, names: list[str], folder: Path) -> list[di
     if configuration.replicas:
         command += ["--replicas", str(configuration.replicas)]
     if configuration.workers > 1:
-        given = [f"{name}={value}" for name, value in environment.items()]
-        code = launch(["env", *given, *command], configuration.workers, restarts=0)
-        assert code == 0, f"{configuration}: exit code {code}"
+        run_workers(command, configuration.workers, environment)
     else:
         done = subprocess.run(
             command, env={**os.environ, **environment}, capture_output=True, text=True
