@@ -14,6 +14,7 @@ from keras import ops
 from .loops import write_row
 from .normalizers import wide_dtype, widen
 from .scores import is_width
+from .targets import is_calibrated
 
 # Of continuations that cannot be: low enough to lose against all others, small enough that sums
 # of it stay finite in float32.
@@ -149,7 +150,8 @@ def beam_search(
 
     Raises:
         ValueError: if `max_length` or `beam_width` is not a positive int, if `states` or `memory`
-            is not a tuple, or if the step returns something else than is said above.
+            is not a tuple, or if the step returns something else than is said above; and while an
+            artifact is traced that computes in integers.
 
     Example:
 
@@ -167,6 +169,11 @@ def beam_search(
         Wu et al., "Google's Neural Machine Translation System", 2016, equation 14 (the length
         penalty).
     """
+    if is_calibrated():
+        raise ValueError(
+            "beam_search adds up log probabilities, which integers of 8 bits cannot tell apart: "
+            'use quantization="dynamic", or greedy_search'
+        )
     states, memory = _checked(states, memory, max_length=max_length, beam_width=beam_width)
     batch = ops.shape(states[0])[0]
     states = tuple(_tile(state, beam_width) for state in states)

@@ -7,7 +7,7 @@ alone; whoever holds it asks by `random` whether it is one.
 import keras
 from keras import ops
 
-from .normalizers import MASKED_SCORE, hardmax, softmax, where_readable, widen
+from .normalizers import hardmax, masked_scores, softmax, where_readable, widen
 
 register = keras.saving.register_keras_serializable("keras_attention")
 
@@ -252,8 +252,7 @@ class SampledAttention(_RandomNormalizer):
 
     def _log_softmax(self, scores, mask):
         """The logarithm of the softmax over what may be read; finite elsewhere."""
-        scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), MASKED_SCORE)
-        return ops.log_softmax(scores, axis=-1)
+        return ops.log_softmax(masked_scores(scores, mask), axis=-1)
 
     def surrogate(self, log_probability, reward, entropy=None):
         """A loss whose gradient is that of REINFORCE; moves the baseline on.

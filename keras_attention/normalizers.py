@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from .given import revived, takes
+from .targets import is_calibrated
 
 # Stands in for the score of a masked key: finite in float32, so that a row of nothing else has
 # finite weights and gradients, and below any score that a model computes.
@@ -37,6 +38,21 @@ def where_readable(mask, x, otherwise):
     return ops.where(ops.convert_to_tensor(mask, dtype="bool"), x, otherwise)
 
 
+def masked_scores(scores, mask):
+    """Scores in float32 or wider, with those of masked keys below all others."""
+    scores = widen(ops.convert_to_tensor(scores))
+    return where_readable(mask, scores, below(scores))
+
+
+def below(scores):
+    """A score under those of a row (..., S): by far, or in a calibrated artifact by 16.
+
+    The few numbers that 8 bits hold are spread from the least to the largest value seen, so one
+    that is far away would leave none for the scores. exp(-16) is below their resolution as well.
+    """
+    return ops.min(scores, axis=-1, keepdims=True) - 16.0 if is_calibrated() else MASKED_SCORE
+
+
 @keras.saving.register_keras_serializable("keras_attention")
 def softmax(scores, mask=None, training=None):
     """Soft attention: `a_s = exp(e_s) / sum_r exp(e_r)`.
@@ -60,7 +76,7 @@ def softmax(scores, mask=None, training=None):
         Bahdanau, Cho, Bengio, "Neural Machine Translation by Jointly Learning to Align and
         Translate", ICLR 2015, equation 6.
     """
-    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), MASKED_SCORE)
+    scores = masked_scores(scores, mask)
     return where_readable(mask, _softmax(scores), 0.0)
 
 
@@ -94,7 +110,7 @@ def sparsemax(scores, mask=None, training=None):
     Reference:
         Martins, Astudillo, "From Softmax to Sparsemax", ICML 2016, algorithm 1.
     """
-    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), MASKED_SCORE)
+    scores = masked_scores(scores, mask)
     # Shifting a row does not change its projection, and a score 1 below the best already has
     # weight 0: after the shift nothing under -1 matters, so nothing large is ever summed up.
     scores = ops.maximum(scores - ops.max(scores, axis=-1, keepdims=True), -1.0)
@@ -133,7 +149,7 @@ def entmax15(scores, mask=None, training=None):
     Reference:
         Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019, algorithm 2.
     """
-    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), MASKED_SCORE)
+    scores = masked_scores(scores, mask)
     # As in `sparsemax`: nothing that lies 1 below the best counts, so it may as well be 0.
     halves = scores / 2.0
     halves = ops.maximum(halves - ops.max(halves, axis=-1, keepdims=True) + 1.0, 0.0)
@@ -177,7 +193,7 @@ def hardmax(scores, mask=None, training=None):
         Xu et al., "Show, Attend and Tell", ICML 2015, section 4.1, with the most probable
         location in place of a sampled one.
     """
-    scores = where_readable(mask, widen(ops.convert_to_tensor(scores)), MASKED_SCORE)
+    scores = masked_scores(scores, mask)
     # Not argmax: that of Keras on TensorFlow needs an operator that is not built into TFLite.
     _, best = ops.top_k(scores, 1)  # (..., 1)
     keys = ops.arange(ops.shape(scores)[-1], dtype=best.dtype)  # (S,)

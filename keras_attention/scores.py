@@ -17,7 +17,7 @@ from keras import ops
 
 from .given import revived
 from .kernels import Kernels, project
-from .normalizers import MASKED_SCORE, wide_dtype, widen
+from .normalizers import below, wide_dtype, widen
 
 register = keras.saving.register_keras_serializable("keras_attention")
 
@@ -512,7 +512,7 @@ class LocationScore(Kernels, Score):
         positions = ops.minimum(_positions(projected_key), self.max_length - 1)
         scores = ops.take(scores, positions, axis=-1)  # (B, T, S)
         # No `normalizer` sees this one, but whoever calls the score by itself.
-        return ops.where(self.readable(projected_key), scores, MASKED_SCORE)
+        return ops.where(self.readable(projected_key), scores, below(scores))
 
     def get_config(self):
         return {**super().get_config(), "max_length": self.max_length}

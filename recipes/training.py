@@ -18,10 +18,11 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
+from keras_attention.export.places import replacing
+
 from .checkpoints import Checkpoints
 from .clock import Clock
 from .errors import Interrupted, PeerLost, RunError
-from .files import replacing
 from .interruptions import lost_peers, stop_signals
 from .objective import Elementwise, Objective, accuracy, check_class_labels, cross_entropy
 from .schedules import SCHEDULES
@@ -58,8 +59,8 @@ class Trainer:
             integer labels by logits.
         metrics: by name, functions of the same form that `evaluate` gives the means of; by
             default `token_accuracy`.
-        optimizer: without clipping of its own; None: Adam.
-        learning_rate: its highest value.
+        optimizer: without clipping or a schedule of its own; None: Adam.
+        learning_rate: its highest value; None: the optimizer's own, Adam's 0.001.
         warmup_steps: steps over which it rises.
         schedule: how it falls: a name in `schedules.SCHEDULES`, or a function of that form.
         clip: largest global norm of the gradients; None: any.
@@ -77,7 +78,7 @@ class Trainer:
         traces: how often a step was traced; under XLA the number of compilations.
 
     Raises:
-        ValueError: for an optimizer that clips, or options that do not fit.
+        ValueError: for an optimizer that clips or has a schedule, or options that do not fit.
         UsageError: for a model made outside of the strategy's scope, or `jit` where it cannot be.
 
     Example:
@@ -102,7 +103,7 @@ class Trainer:
         loss: Elementwise = cross_entropy,
         metrics: Mapping[str, Elementwise] | None = None,
         optimizer: keras.optimizers.Optimizer | None = None,
-        learning_rate: float = 1e-3,
+        learning_rate: float | None = None,
         warmup_steps: int = 200,
         schedule: str | Callable[[int, int, float], float] = "cosine",
         clip: float | None = 1.0,
@@ -127,12 +128,14 @@ class Trainer:
         self.strategy.check(model)
         self.loss = loss
         self.metrics = {"token_accuracy": accuracy} if metrics is None else dict(metrics)
-        self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
         self.schedule = SCHEDULES[schedule] if isinstance(schedule, str) else schedule
         with self.strategy.scope():
-            self.optimizer = _scaled(optimizer or keras.optimizers.Adam(learning_rate), model)
+            self.optimizer = _scaled(optimizer or keras.optimizers.Adam(), model)
             self.optimizer.build(model.trainable_variables)
+        if learning_rate is None:
+            learning_rate = float(keras.ops.convert_to_numpy(self.optimizer.learning_rate))
+        self.learning_rate = learning_rate
         self._objective = Objective(model, loss, self.metrics, label_smoothing, pad_id)
         self._steps = self.strategy.steps(
             self._objective,
@@ -436,6 +439,11 @@ def _scaled(optimizer, model):
         raise ValueError(
             "An optimizer clips before gradients are summed over devices: leave it to `clip`. "
             f"Received: {clips[0]}={getattr(optimizer, clips[0])}"
+        )
+    if not isinstance(optimizer.learning_rate, keras.Variable):
+        raise ValueError(
+            "The learning rate is given as a number; leave how it changes to `schedule`. "
+            f"Received: {optimizer.get_config()['learning_rate']}"
         )
     half = any(layer.compute_dtype == "float16" for layer in model.layers)
     if half and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

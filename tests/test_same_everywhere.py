@@ -133,8 +133,7 @@ def test_the_cases_are_different_trainings(reference):
     pairs = [(one, other) for one, other in pairs if {one, other} <= set(reference)]
     assert len(pairs) >= 2
     for one, other in pairs:
-        one, other = reference[one].arrays, reference[other].arrays
-        assert max(matrix.differ(one[key], other[key]) for key in one) > 1e-3
+        assert matrix.difference(reference[one], reference[other]) > 1e-3
 
 
 @pytest.mark.parametrize("where", [str(REFERENCE), MIRRORED, JAX_MIRRORED])
@@ -143,20 +142,6 @@ def test_a_batch_in_parts_is_the_batch(where, workers_of):
     row = matrix.row("-/-", where, chief["classifier/accumulated"], chief["classifier/masked"])
     assert row.weights <= 1e-6
     assert row.counts
-
-
-def test_nothing_depends_on_the_weights_that_may_differ():
-    for name in ("transformer", "classifier"):
-        model = models.made(name)
-        inputs, *_ = next(models.batches(name, models.CASES["masked"], 0))
-        inputs = [inputs[tensor.name] for tensor in model.inputs]
-        before = np.asarray(model(inputs if len(inputs) > 1 else inputs[0]))
-        moved = [v for v in model.weights if v.path.endswith(models.INVARIANT)]
-        for variable in moved:
-            variable.assign(variable + 1.0)
-        after = np.asarray(model(inputs if len(inputs) > 1 else inputs[0]))
-        assert moved
-        np.testing.assert_allclose(after, before, rtol=0, atol=1e-5 * np.abs(before).max())
 
 
 @pytest.mark.parametrize("where", [MIRRORED, JAX_MIRRORED])
@@ -225,7 +210,7 @@ def test_the_whole_matrix(is_whole, workers_of, reference, tmp_path, capsys):
     plain = []
     for name in WHOLE:
         of_fit, of_ours = (
-            matrix.differences(mirrored[key], reference[key])[0] for key in (f"plain/{name}", name)
+            matrix.difference(mirrored[key], reference[key]) for key in (f"plain/{name}", name)
         )
         plain.append(Plain(*name.split("/"), of_fit, of_ours))
     workers = run(CONFIGURATIONS["tensorflow, 2 processes"], PLAIN[:1], tmp_path)

@@ -113,6 +113,11 @@ def test_gradients_are_clipped_by_their_global_norm():
     assert norm == pytest.approx(1e-3, rel=1e-2)  # weights of about 0.05 keep 4 digits of 1e-3
 
 
+def test_the_learning_rate_is_the_given_optimizers():
+    assert Trainer(tagger(), optimizer=keras.optimizers.SGD(0.25)).learning_rate == 0.25
+    assert Trainer(tagger()).learning_rate == pytest.approx(1e-3)
+
+
 def test_the_learning_rate_rises_and_falls_to_nothing():
     rates = []
     Trainer(tagger(), learning_rate=0.1, warmup_steps=1000).fit(
@@ -300,6 +305,10 @@ def test_schedules_rise_to_the_highest_rate(schedule):
         ({"schedule": "sideways"}, "`schedule` must be in .*cosine.* Received: 'sideways'"),
         ({"accumulate": 0}, "Received: accumulate=0"),
         ({"optimizer": keras.optimizers.Adam(clipnorm=1.0)}, "leave it to `clip`.*clipnorm=1"),
+        (
+            {"optimizer": keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 9))},
+            "leave how it changes to `schedule`.*CosineDecay",
+        ),
         ({"loss": accuracy, "label_smoothing": 0.1}, "Received: label_smoothing=0.1"),
     ],
 )

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 
 from . import models
-from .training import LEARNING_RATE
 
 
 def trained(name: str, strategy):
@@ -16,7 +15,7 @@ def trained(name: str, strategy):
     with strategy.scope():
         model = models.made(model_name)
         model.compile(
-            keras.optimizers.Adam(LEARNING_RATE, global_clipnorm=case.clip),
+            models.optimizer(global_clipnorm=case.clip),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
     try:
@@ -29,6 +28,4 @@ def trained(name: str, strategy):
             model.fit(data, epochs=1, verbose=0)
     except Exception as error:  # which one is what is asked
         return {}, {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-    weights = model.get_weights()
-    paths = [variable.path for variable in model.weights]
-    return {f"{i:03d}": weight for i, weight in enumerate(weights)}, {"paths": paths}
+    return {f"{i:03d}": weight for i, weight in enumerate(model.get_weights())}, {}

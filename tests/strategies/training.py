@@ -8,8 +8,6 @@ from keras_attention.recipes.training import Trainer
 
 from . import models
 
-LEARNING_RATE = 1e-2
-
 
 def on_each_replica(variable: keras.Variable) -> list[np.ndarray]:
     """The values that this process's replicas have of a variable."""
@@ -46,11 +44,12 @@ def trained(name: str, strategy) -> tuple[dict[str, np.ndarray], dict]:
     case = models.CASES[case_name]
     with strategy.scope():
         model = models.made(model_name)
+        optimizer = models.optimizer()
     trainer = Trainer(
         model,
         strategy=strategy,
         metrics={"accuracy": accuracy},
-        learning_rate=LEARNING_RATE,
+        optimizer=optimizer,
         warmup_steps=0,
         schedule="constant",
         clip=case.clip,
@@ -71,7 +70,6 @@ def trained(name: str, strategy) -> tuple[dict[str, np.ndarray], dict]:
         "trained_labels": counts["train"],
         "measured_labels": counts["test"],
         "replicas_apart": apart([*model.variables, *trainer.optimizer.variables]),
-        "paths": [variable.path for variable in model.weights],
     }
     weights = model.get_weights()
     return {f"{i:03d}": weight for i, weight in enumerate(weights)}, figures
