@@ -6,8 +6,6 @@ import json
 import logging
 import os
 import re
-import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -20,6 +18,7 @@ import keras_attention
 from .errors import OF_ANY_TARGET, ArtifactError, ExportError, ParityError
 from .inspect import METADATA_NAME
 from .parity import compare, load_onnx
+from .places import replacing
 from .quiet import quiet
 from .signatures import described, signatures_of, trace
 
@@ -116,30 +115,19 @@ def export_onnx(
     about = described(functions)
     _check_results(about)
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    one = path.suffix == ".onnx"
-    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}{path.suffix}")
-    try:
+    with replacing(path) as beside:
+        one = path.suffix == ".onnx"
         if not one:
-            temporary.mkdir()
+            beside.mkdir()
         for name, function in functions.items():
             facts = {"library_version": keras_attention.__version__, "signature": name}
             facts = json.dumps({**facts, **about[name]}, indent=1, ensure_ascii=False)
-            file = temporary if one else temporary / f"{name}.onnx"
+            file = beside if one else beside / f"{name}.onnx"
             file.write_bytes(_converted(name, function, opset, {METADATA_NAME: facts, **texts}))
             _require_loads(name, file)
         if verify is not None:
-            report = compare(signatures_of(model, signatures, copy=False), temporary, verify)
+            report = compare(signatures_of(model, signatures, copy=False), beside, verify)
             report.require_equal(path)
-        if not one and path.exists():
-            _swap(temporary, path)
-        else:
-            temporary.replace(path)
-    finally:
-        if one:
-            temporary.unlink(missing_ok=True)
-        else:
-            shutil.rmtree(temporary, ignore_errors=True)
     return path
 
 
@@ -352,15 +340,3 @@ def _reason(name, errors):
             [f"signature {name!r}: needs operators that ONNX does not have: {operators}", *advice]
         )
     return f"signature {name!r} does not convert: {errors[0].splitlines()[0][:300]}"
-
-
-def _swap(new, path):
-    """Put a folder in the place of another one."""
-    old = new.with_name(f"{new.name}.old")
-    path.rename(old)
-    try:
-        new.rename(path)
-    except OSError:
-        old.rename(path)
-        raise
-    shutil.rmtree(old)

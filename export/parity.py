@@ -20,8 +20,17 @@ from .errors import ArtifactError, ParityError
 from .inspect import METADATA_NAME, described_by, inspect_bytes, read_checked
 from .quiet import quiet
 
-# max|error| / max|reference|, by how the weights are stored.
-TOLERANCES = {None: 1e-5, "float16": 2e-3, "dynamic": 3e-2}
+# max|error| / max|reference|, by how the file was quantised. Those of integers in fitted ranges and
+# of 4 bits find what is broken; how good such a file is, its task says.
+TOLERANCES = {
+    None: 1e-5,
+    "float16": 2e-3,
+    "dynamic": 3e-2,
+    "weight_only_int8": 3e-2,
+    "int16x8": 5e-2,
+    "int8": 0.4,
+    "weight_only_int4": 0.4,
+}
 RUNTIMES = ("litert", "tf.lite")
 _MODULES = {"litert": "ai_edge_litert.interpreter", "tf.lite": "tensorflow"}
 # onnxruntime's names of types, where they are not NumPy's.
@@ -47,7 +56,7 @@ class TFLiteRunner:
         self._announced = False
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        arrays = _arrays(inputs, self.inputs, self.signature)
+        arrays = arrays_of(inputs, self.inputs, self.signature)
         try:
             # The runtime announces on standard error, at the first call, how it will compute.
             with contextlib.nullcontext() if self._announced else quiet():
@@ -118,7 +127,7 @@ class SavedModelRunner:
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         import tensorflow as tf
 
-        arrays = _arrays(inputs, self.inputs, self.signature)
+        arrays = arrays_of(inputs, self.inputs, self.signature)
         outputs = self._run(**{name: tf.constant(array) for name, array in arrays.items()})
         return {name: output.numpy() for name, output in outputs.items()}
 
@@ -174,7 +183,7 @@ class OnnxRunner:
         self._path = path
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        arrays = _arrays(inputs, self.inputs, self.signature)
+        arrays = arrays_of(inputs, self.inputs, self.signature)
         try:
             found = self._session.run(list(self.outputs), arrays)
         except Exception as error:  # onnxruntime's own kinds have no public base.
@@ -325,7 +334,7 @@ def check_parity(
             signature `{signature: list of those}`.
         signatures: the functions beside those of `model`, as they were exported.
         tolerance: bound of max|error| / max|reference|. None chooses by how the file stores its
-            weights: 1e-5 for float32, 2e-3 for float16, 3e-2 for dynamic range.
+            weights, see `TOLERANCES`: 1e-5 for float32, 2e-3 for float16, 3e-2 for dynamic range.
 
     Returns:
         A `ParityReport`. Integers (tokens) have to be equal; in a file with quantised weights
@@ -354,7 +363,7 @@ def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None
     if tolerance is None:
         tolerance = TOLERANCES.get(quantization, TOLERANCES[None])
     differences = []
-    for signature, calls in _calls(inputs, signatures).items():
+    for signature, calls in calls_of(inputs, signatures).items():
         reference = _reference(signatures[signature])
         expected = [reference(call) for call in calls]
         for runtime in runtimes:
@@ -369,18 +378,17 @@ def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None
 def _reference(signature):
     import tensorflow as tf
 
-    specs = {k: (tuple(s.shape), s.dtype.name) for k, s in signature.arguments.items()}
     function = signature.function if signature.eager else signature.concrete()
 
     def run(inputs):
-        arrays = _arrays(inputs, specs, "reference")
+        arrays = arrays_of(inputs, signature.sizes, "reference")
         outputs = function(**{name: tf.constant(array) for name, array in arrays.items()})
         return {name: output.numpy() for name, output in outputs.items()}
 
     return run
 
 
-def _calls(inputs, signatures):
+def calls_of(inputs, signatures: Mapping) -> dict[str, list[Mapping]]:
     """`{signature: [inputs of a call]}` from any of the forms."""
     if isinstance(inputs, Mapping) and inputs and all(map(_is_calls, inputs.values())):
         unknown = sorted(set(inputs) - set(signatures))
@@ -508,7 +516,8 @@ def _chosen(signature, signatures, path) -> str:
     return signature
 
 
-def _arrays(inputs, specs, signature) -> dict[str, np.ndarray]:
+def arrays_of(inputs, specs, signature) -> dict[str, np.ndarray]:
+    """Inputs as arrays of the wanted types, `{name: (shape, dtype)}`; None is any size."""
     if set(inputs) != set(specs):
         raise ValueError(
             f"signature {signature!r} takes {sorted(specs)}. Received: {sorted(inputs)}"

@@ -10,11 +10,18 @@ import inspect
 import keras
 from keras import ops, tree
 
-from keras_attention import HierarchicalAttention
+from keras_attention import HierarchicalAttention, causal_mask
 from keras_attention.extraction import is_graph
 from keras_attention.loops import run_steps
 
 RECURRENT = (keras.layers.RNN, keras.layers.GRU, keras.layers.LSTM, keras.layers.SimpleRNN)
+RECURRENT_AND_WRAPPERS = (
+    keras.layers.RNN,
+    keras.layers.Bidirectional,
+    keras.layers.TimeDistributed,
+)
+ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+REPLACED = (*RECURRENT_AND_WRAPPERS, *ATTENTION)
 
 
 class _PortableRNN(keras.layers.RNN):
@@ -119,13 +126,59 @@ class _PortableTimeDistributed(keras.layers.TimeDistributed):
         return ops.reshape(outputs, (*shape[:2], *ops.shape(outputs)[1:]))
 
 
+class _PortableAttention(keras.layers.Layer):
+    """An attention layer that is given its causal mask.
+
+    The one that `keras.ops.dot_product_attention` makes by itself needs an operator that is not
+    built into TFLite where lengths are unknown.
+    """
+
+    def __init__(self, layer):
+        super().__init__(name=layer.name, dtype=layer.dtype_policy)
+        self.layer = layer
+        self.supports_masking = True
+
+    def build(self, *shapes, **named_shapes):
+        self.built = True
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+    ):
+        if use_causal_mask:
+            mask = ops.expand_dims(causal_mask(ops.shape(query)[1], ops.shape(value)[1]), 0)
+            if attention_mask is not None:
+                mask = ops.logical_and(mask, ops.cast(attention_mask, "bool"))
+            attention_mask = mask
+        return self.layer(
+            query,
+            value,
+            key=key,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+        )
+
+
 def portable(model: keras.Model) -> keras.Model:
     """The model with Keras's recurrent layers in a loop that converts at any batch and length.
 
     `RNN`, `GRU`, `LSTM`, `SimpleRNN`, `Bidirectional` of them and `TimeDistributed` are replaced,
-    in nested models too. The replacements hold the same variables as `model`, every other layer is
-    the same object, and the outputs are equal. The copy is for inference: it has no dropout.
-    The loop takes its exported form inside `keras_attention.exporting(...)`.
+    in nested models too; `MultiHeadAttention` and `GroupQueryAttention` are given their causal
+    masks in a form that converts. The replacements hold the same variables as `model`, every other
+    layer is the same object, and the outputs are equal. The copy is for inference: it has no
+    dropout. The loop takes its exported form inside `keras_attention.exporting(...)`.
 
     Args:
         model: a built functional or Sequential model.
@@ -177,12 +230,16 @@ def _replacement(layer, path, done):
     if isinstance(layer, keras.layers.TimeDistributed):
         child = _replaced(layer.layer, f"{path}/{layer.layer.name}", done)
         return _PortableTimeDistributed(child, name=layer.name, dtype=layer.dtype_policy)
-    if not _contains_recurrent(layer):
+    if isinstance(layer, ATTENTION):
+        return _PortableAttention(layer)
+    if not _contains(layer, REPLACED if is_graph(layer) else RECURRENT_AND_WRAPPERS):
         return layer
     if isinstance(layer, HierarchicalAttention):
         return _hierarchical_copy(layer, path, done)
     if not is_graph(layer):
-        inner = next(p for p, child in _descendants(layer, path) if _is_recurrent(child))
+        inner = next(
+            p for p, child in _descendants(layer, path) if isinstance(child, RECURRENT_AND_WRAPPERS)
+        )
         raise ValueError(
             f"{inner} cannot be exported: it is called inside {path!r} "
             f"({type(layer).__name__}), where it cannot be replaced. Build that part with the "
@@ -220,12 +277,6 @@ def _graph_copy(model, path, done):
     return copy
 
 
-def _is_recurrent(layer):
-    return isinstance(
-        layer, keras.layers.RNN | keras.layers.Bidirectional | keras.layers.TimeDistributed
-    )
-
-
 def _refuse_special(layer, path):
     if layer.stateful:
         raise ValueError(
@@ -239,8 +290,8 @@ def _refuse_special(layer, path):
         )
 
 
-def _contains_recurrent(layer):
-    return any(_is_recurrent(child) for _, child in _descendants(layer, layer.name))
+def _contains(layer, kinds):
+    return any(isinstance(child, kinds) for _, child in _descendants(layer, layer.name))
 
 
 def _descendants(layer, path):

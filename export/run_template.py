@@ -6,6 +6,8 @@
 
 All that the program needs lies in the .tflite: the model, and behind it a ZIP archive with both
 vocabularies and translation.json. The steps are: text -> pieces -> ids -> model -> ids -> text.
+A model of fixed sizes takes ids of one length, filled up; a folder holds a file for each of several
+lengths, and the shortest that fits is used.
 """
 
 import argparse
@@ -79,39 +81,57 @@ class Text:
 
 class Translator:
     def __init__(self, path):
-        with zipfile.ZipFile(path) as files:
+        paths = sorted(path.glob("*.tflite")) if path.is_dir() else [path]
+        if not paths:
+            raise ValueError("it holds no .tflite file")
+        with zipfile.ZipFile(paths[0]) as files:
             self.config = json.loads(files.read("translation.json"))
             self.source, self.target = (
                 Text(files.read(f"{side}_vocabulary.txt"), **self.config[side])
                 for side in ("source", "target")
             )
-        self.interpreter = Interpreter(model_path=str(path))
+        self.by_length = {}
+        for file in paths:
+            interpreter = Interpreter(model_path=str(file))
+            details = interpreter.get_signature_runner("encode").get_input_details()["source"]
+            length = int(details["shape_signature"][1])
+            self.by_length[self.config["max_source_length"] if length < 0 else length] = interpreter
+        self.is_dynamic = length < 0
+        self.limit = max(self.by_length)
+        self.signatures = interpreter.get_signature_list()
         self.end = self.config["end_id"]
 
-    def run(self, signature, **inputs):
-        return self.interpreter.get_signature_runner(signature)(**inputs)
+    def runner(self, ids):
+        """The model for ids, and the ids as it takes them."""
+        length = min(length for length in self.by_length if length >= len(ids))
+        if not self.is_dynamic:
+            ids = [*ids, *[self.config["pad_id"]] * (length - len(ids))]
+        return self.by_length[length].get_signature_runner, np.array([ids], np.int32)
 
     def ids(self, text):
         ids = [*self.source.encode(text), self.end]
-        limit = self.config["max_source_length"]
-        if len(ids) > limit:
-            sys.exit(f"error: the text has {len(ids)} pieces, the model reads {limit}: {text[:40]}")
+        if len(ids) > self.limit:
+            sys.exit(
+                f"error: the text has {len(ids)} pieces, the model reads {self.limit}: {text[:40]}"
+            )
         return ids
 
     def translate(self, ids, beam=False):
         """Target ids and their alignment (target, source): where each looked."""
-        found = self.run("beam" if beam else "greedy", source=np.array([ids], np.int32))
+        runner, source = self.runner(ids)
+        found = runner("beam" if beam else "greedy")(source=source)
         best = (0, 0) if beam else 0  # first of the batch; with beams the first is the best
         tokens = found["tokens"][best].tolist()
         length = tokens.index(self.end) if self.end in tokens else len(tokens)
-        return tokens[:length], found["alignment"][best][:length]
+        return tokens[:length], found["alignment"][best][:length, : len(ids)]
 
     def stream(self, ids):
         """Greedy translation one piece at a time: the loop that a program writes by itself."""
-        memory = self.run("encode", source=np.array([ids], np.int32))
+        runner, source = self.runner(ids)
+        memory = runner("encode")(source=source)
         token = self.config["start_id"]
         for _ in range(self.config["max_target_length"]):
-            found = self.run("decode_step", token=np.array([token], np.int32), **memory)
+            found = runner("decode_step")(token=np.array([token], np.int32), **memory)
             token = int(found["logits"][0].argmax())
             if token == self.end:
                 return
@@ -130,16 +150,17 @@ class Translator:
 def main():
     parser = argparse.ArgumentParser(description="Translate with a .tflite file.")
     parser.add_argument("text", nargs="*", help="texts; without any, lines of standard input")
-    parser.add_argument("--model", type=Path, help="default: the .tflite beside this program")
+    parser.add_argument("--model", type=Path, help="a .tflite or a folder of them")
     parser.add_argument("--beam", action="store_true", help="search with beams")
     parser.add_argument("--alignment", action="store_true", help="show what each word looked at")
     parser.add_argument("--step", action="store_true", help="decode piece by piece, as they come")
     options = parser.parse_args()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace")
-    beside = sorted(Path(__file__).resolve().parent.glob("*.tflite"))
+    here = Path(__file__).resolve().parent
+    beside = [*here.glob("*.tflite"), *{file.parent for file in here.glob("*/*.tflite")}]
     if options.model is None and len(beside) != 1:
-        sys.exit(f"error: {len(beside)} .tflite files beside run.py: choose with --model FILE")
+        sys.exit(f"error: {len(beside)} models beside run.py: choose with --model FILE")
     path = options.model or beside[0]
     try:
         translator = Translator(path)
@@ -147,6 +168,8 @@ def main():
         sys.exit(
             f"error: {path} is truncated or no translation model ({str(error).splitlines()[0]})"
         )
+    if options.beam and "beam" not in translator.signatures:
+        sys.exit(f"error: {path} has no search with beams, as no model in integers has")
     for text in options.text or (line.rstrip("\r\n") for line in sys.stdin):
         ids = translator.ids(text)
         if options.step:

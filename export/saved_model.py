@@ -18,6 +18,10 @@ from .signatures import DEFAULT, module_of, signatures_of, trace
 
 __all__ = ["ExportError", "ParityError", "export_saved_model"]
 
+# Where TensorFlow Serving looks for them, and how many of them it reads.
+WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
+MOST_WARMUPS = 1000
+
 
 def export_saved_model(
     model: keras.Model | Mapping,
@@ -26,6 +30,7 @@ def export_saved_model(
     signatures: Mapping | None = None,
     assets: Mapping[str, str | os.PathLike] | None = None,
     resources: Sequence[Any] = (),
+    warmup: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     verify=None,
 ) -> Path:
     """Write the next numbered version of a SavedModel, as TensorFlow Serving expects it.
@@ -44,6 +49,10 @@ def export_saved_model(
         assets: files that travel along, `{name: path}`, into the version's `assets/`.
         resources: objects which the functions read and which are neither layers nor variables:
             lookup tables and tokenizers that hold some.
+        warmup: requests that TensorFlow Serving runs once before it answers others, so that the
+            first user does not wait: `{signature: [{argument: array}, ...]}`. Each is run here
+            too, because a server does not load a version of which one fails. Needs
+            tensorflow-serving-api.
         verify: inputs as `check_parity` takes them. The version is then loaded and compared
             before it gets its number: one that is not equal is not left behind.
 
@@ -53,6 +62,7 @@ def export_saved_model(
     Raises:
         ExportError: when the functions cannot be saved, or (`ParityError`) are not equal on the
             inputs of `verify`.
+        ImportError: for `warmup` without tensorflow-serving-api.
         ValueError: for an argument that is not one of those above.
 
     Example:
@@ -68,16 +78,20 @@ def export_saved_model(
     if path.is_file() or (path / "saved_model.pb").exists():
         raise ValueError(f"path must be a folder for numbered versions. Received: path={path}")
     assets = _assets(assets)
+    apis = _serving_apis() if warmup else None
     found = signatures_of(model, signatures)
     functions = trace(found, "saved_model")
     functions.setdefault(DEFAULT, next(iter(functions.values())))
     resources = [*resources, model] if isinstance(model, keras.Model) else resources
     module = module_of(functions, resources)
+    requests = [_request(functions, *given) for given in _each(warmup or {})]
 
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         _save(module, functions, assets, temporary)
+        if requests:
+            _write_warmup(apis, requests, temporary / WARMUP_FILE)
         if verify is not None:
             report = compare(signatures_of(model, signatures, copy=False), temporary, verify)
             report.require_equal(path)
@@ -96,6 +110,63 @@ def _assets(assets):
             raise ValueError(f"assets[{name!r}] is not a file. Received: {source}")
         found[name] = source
     return found
+
+
+def _serving_apis():
+    try:
+        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+    except ImportError as error:
+        raise ImportError(
+            "warmup needs tensorflow-serving-api: pip install 'keras-attention-layers[serving]'"
+        ) from error
+    return predict_pb2, prediction_log_pb2
+
+
+def _each(warmup):
+    """Signature, number and inputs of every request."""
+    given = [(name, i, inputs) for name in warmup for i, inputs in enumerate(warmup[name])]
+    if len(given) > MOST_WARMUPS:
+        raise ValueError(
+            f"warmup holds {len(given)} requests, TensorFlow Serving reads {MOST_WARMUPS} at most"
+        )
+    return given
+
+
+def _request(functions, name, number, inputs):
+    """A request that has been answered: its signature, and tensors by name."""
+    if name not in functions:
+        raise ValueError(f"warmup has no signature {name!r}: there are {', '.join(functions)}")
+    specs = functions[name].structured_input_signature[1]
+    where = f"warmup[{name!r}][{number}]"
+    if set(inputs) != set(specs):
+        raise ValueError(f"{where} must give {sorted(specs)}. Received: {sorted(inputs)}")
+    try:
+        tensors = {key: tf.constant(inputs[key], specs[key].dtype) for key in specs}
+        functions[name](**tensors)
+    except (TypeError, ValueError, tf.errors.OpError) as error:
+        raise ValueError(f"{where} does not run: {telling_line(error)}") from error
+    return name, tensors
+
+
+def telling_line(error: Exception) -> str:
+    """The line of an error that says what is wrong; a graph's stands before the node's name."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    after = next((i for i, line in enumerate(lines) if line.startswith("[[")), 1)
+    return lines[max(after - 1, 0)][:300] if lines else type(error).__name__
+
+
+def _write_warmup(apis, requests, path):
+    predict, log = apis
+    path.parent.mkdir()
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for name, tensors in requests:
+            request = predict.PredictRequest(
+                inputs={key: tf.make_tensor_proto(value) for key, value in tensors.items()}
+            )
+            # Which model it is for says the folder.
+            request.model_spec.signature_name = name
+            record = log.PredictionLog(predict_log=log.PredictLog(request=request))
+            file.write(record.SerializeToString())
 
 
 def _save(module, functions, assets, folder):

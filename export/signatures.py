@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_attention.targets import exporting
@@ -28,6 +29,30 @@ class Signature(NamedTuple):
     function: Callable[..., dict[str, Any]]
     arguments: dict[str, tf.TensorSpec]
     eager: bool = False
+
+    @property
+    def sizes(self) -> dict[str, tuple[tuple[int | None, ...], str]]:
+        """Shape and dtype of every argument by its name."""
+        return {k: (tuple(spec.shape), spec.dtype.name) for k, spec in self.arguments.items()}
+
+    def with_length(self, length: int) -> "Signature":
+        """The same of fixed sizes: a free first one is 1, every other free one is `length`."""
+
+        def fixed(spec):
+            shape = spec.shape.as_list()
+            shape[:1] = [1 if size is None else size for size in shape[:1]]
+            shape = [length if size is None else size for size in shape]
+            return tf.TensorSpec(shape, spec.dtype, spec.name)
+
+        return self._replace(arguments={k: fixed(spec) for k, spec in self.arguments.items()})
+
+    def takes(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether arrays have the sizes of the arguments."""
+        return all(
+            spec.shape.is_compatible_with(np.shape(inputs[name]))
+            for name, spec in self.arguments.items()
+            if name in inputs
+        )
 
     def concrete(self):
         """The traced function; traced anew on each call, for the target of the moment."""
@@ -71,8 +96,12 @@ def signatures_of(
     return signatures
 
 
-def trace(signatures: Mapping[str, Signature], target: str) -> dict[str, Any]:
+def trace(
+    signatures: Mapping[str, Signature], target: str, *, calibrated: bool = False
+) -> dict[str, Any]:
     """Trace every signature in the form that `target` can run: `{name: concrete function}`.
+
+    `calibrated` is that of `keras_attention.exporting`.
 
     Raises:
         ExportError: on another backend than TensorFlow, whose graphs artifacts are made from.
@@ -82,7 +111,7 @@ def trace(signatures: Mapping[str, Signature], target: str) -> dict[str, Any]:
             f"export needs KERAS_BACKEND=tensorflow, and Keras runs on {keras.backend.backend()}: "
             "save the model as .keras, and load and export it there"
         )
-    with exporting(target):
+    with exporting(target, calibrated=calibrated):
         return {name: signature.concrete() for name, signature in signatures.items()}
 
 

@@ -3,40 +3,23 @@
 import hashlib
 import json
 import os
-import re
-import tempfile
-import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import keras
-import tensorflow as tf
 
 import keras_attention
 
 from . import inspect
-from .errors import OF_ANY_TARGET, ExportError, ParityError
-from .parity import compare
-from .quiet import quiet
-from .signatures import described, module_of, signatures_of, trace
+from .conversion import CALIBRATED, QUANTIZATIONS, convert, not_builtin
+from .errors import ExportError, ParityError
+from .parity import arrays_of, calls_of, compare
+from .places import replacing
+from .signatures import described, signatures_of, trace
 
 __all__ = ["ExportError", "ParityError", "export_tflite"]
 
-QUANTIZATIONS = (None, "float16", "dynamic")
 SHAPES = ("dynamic", "static")
-
-ADVICE = {
-    "TensorList": (
-        "the loop of a Keras RNN layer, tf.scan, tf.map_fn or a TensorArray at an unknown batch "
-        "size: use portable(model) for Keras layers, keras_attention's loops for others, or a "
-        "fixed batch size in the InputSpec"
-    ),
-    "StridedSlice": "x[:, None] with two unknown sizes: use keras.ops.expand_dims",
-    **OF_ANY_TARGET,
-    "Cumprod": "use the exponential of a cumulative sum of logarithms",
-    "Roll": "use a concatenation of two slices",
-    "Regex": "strings are prepared outside: give ids to the model",
-}
 
 
 def export_tflite(
@@ -45,7 +28,8 @@ def export_tflite(
     *,
     signatures: Mapping | None = None,
     quantization: str | None = None,
-    shapes: str = "dynamic",
+    shapes: str | Sequence[int] = "dynamic",
+    representative_data=None,
     metadata: Mapping[str, bytes | str] | None = None,
     verify=None,
 ) -> Path:
@@ -55,22 +39,37 @@ def export_tflite(
     length (see `portable`). The file is written beside its place and renamed, so that a failure
     leaves an older file as it was.
 
+    | `quantization` | weights | computes in | size | needs |
+    |---|---|---|---|---|
+    | None | float32 | float32 | 1 | |
+    | `"float16"` | float16 | float32 | 1/2 | |
+    | `"dynamic"` | int8, the large ones | int8 and float32 | 1/4 | |
+    | `"int8"` | int8 | int8 | 1/4 | examples |
+    | `"int16x8"` | int8 | int16 | 1/4 | examples, floats as inputs |
+    | `"weight_only_int8"` | int8, embeddings float32 | float32 | 1/4 and more | ai-edge-quantizer |
+    | `"weight_only_int4"` | int4, embeddings float32 | float32 | 1/8 and more | ai-edge-quantizer |
+
+    Inputs and outputs stay what they are in the model: ids are int32, values float32.
+
     Args:
         model: a built `keras.Model`, which becomes the signature `serving_default`, or named
             functions: `{name: tf.function with input_signature | (callable, {argument:
             keras.InputSpec or tf.TensorSpec})}`, each of tensors by name to a dict of tensors.
             Weights that several of them read are stored once.
-        path: the file to write.
+        path: the file to write; with length buckets a folder of files, `{length}.tflite`.
         signatures: functions to add to those of `model`, in the second form.
-        quantization: None for float32; `"float16"` stores weights in half the size; `"dynamic"`
-            stores the large ones in 8 bits and computes with them.
+        quantization: as in the table.
         shapes: `"dynamic"` keeps sizes free where a spec says None; `"static"` wants every size
-            to be given.
+            to be given; a list of lengths makes one file for each, in which a free first size is
+            1 and every other free one is the length: what browsers and some delegates need.
+        representative_data: examples that ranges of integers are fitted to, a hundred or so, in
+            the form of `verify`: of every signature, of the sizes that will be used.
         metadata: files that travel inside, `{name: content}`: a ZIP archive behind the model,
             TFLite's associated files, which `zipfile.ZipFile(path)` reads. Always there is
             `keras_attention.json` with version, signatures and quantization.
         verify: inputs as `check_parity` takes them. The file is then run and compared before it
-            gets its name: one that is not equal is not left behind.
+            gets its name: one that is not equal is not left behind. Of length buckets each is
+            run on the inputs that have its sizes.
 
     Returns:
         The path.
@@ -94,38 +93,87 @@ def export_tflite(
             f"quantization must be one of {', '.join(map(repr, QUANTIZATIONS))}. "
             f"Received: quantization={quantization!r}"
         )
-    if shapes not in SHAPES:
-        raise ValueError(
-            f"shapes must be one of {', '.join(map(repr, SHAPES))}. Received: shapes={shapes!r}"
-        )
+    lengths = _lengths(shapes)
     files = _files(metadata)
-    path = _place(path)
+    path = _place(path, folder=lengths is not None)
     found = signatures_of(model, signatures)
+    examples = _examples(representative_data, found, quantization)
+    original = signatures_of(model, signatures, copy=False)
+    verify = None if verify is None else calls_of(verify, original)
     if shapes == "static":
         _require_sizes(found)
-    functions = trace(found, "tflite")
-    content = _convert(functions, quantization)
-    _require_builtin(inspect.inspect_bytes(content, path.name))
-    about = {
-        "library_version": keras_attention.__version__,
-        "quantization": quantization,
-        "signatures": described(functions),
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }
-    # First, so that a file cut anywhere behind the model still says that more belongs to it.
-    about = json.dumps(about, indent=1, ensure_ascii=False).encode()
-    files = {inspect.METADATA_NAME: about, **files}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(inspect.with_metadata(content, files))
+
+    def write(place, found):
+        functions = trace(found, "tflite", calibrated=quantization in CALIBRATED)
+        content = convert(functions, quantization, _of_these_sizes(examples, found, "examples"))
+        _require_builtin(inspect.inspect_bytes(content, path.name))
+        about = {
+            "library_version": keras_attention.__version__,
+            "quantization": quantization,
+            "signatures": described(functions),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        # First, so that a file cut anywhere behind the model still says that more belongs to it.
+        about = json.dumps(about, indent=1, ensure_ascii=False).encode()
+        place.write_bytes(inspect.with_metadata(content, {inspect.METADATA_NAME: about, **files}))
         if verify is not None:
-            report = compare(signatures_of(model, signatures, copy=False), temporary, verify)
+            report = compare(original, place, _of_these_sizes(verify, found, "inputs of verify"))
             report.require_equal(path)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+    with replacing(path) as beside:
+        if lengths is None:
+            write(beside, found)
+        else:
+            beside.mkdir()
+            for length in lengths:
+                sized = {name: of.with_length(length) for name, of in found.items()}
+                write(beside / f"{length}.tflite", sized)
     return path
+
+
+def _lengths(shapes):
+    """Those of the buckets; None where there is one file."""
+    if shapes in SHAPES:
+        return None
+    if not isinstance(shapes, str) and shapes and all(type(n) is int and n > 0 for n in shapes):
+        return sorted(set(shapes))
+    raise ValueError(
+        f"shapes must be one of {', '.join(map(repr, SHAPES))} or a list of lengths. "
+        f"Received: shapes={shapes!r}"
+    )
+
+
+def _examples(given, signatures, quantization):
+    """`{signature: examples}`, empty where no ranges are fitted."""
+    if quantization not in CALIBRATED:
+        if given is not None:
+            raise ValueError(
+                f"representative_data is for quantization in {CALIBRATED}. Received: "
+                f"quantization={quantization!r}"
+            )
+        return {}
+    if given is None:
+        raise ValueError(
+            f"quantization={quantization!r} needs representative_data, a hundred examples or so of "
+            "the inputs, which the ranges of integers are fitted to"
+        )
+    examples = calls_of(given, signatures)
+    lacking = sorted(set(signatures) - set(examples))
+    if lacking:
+        raise ValueError(f"representative_data lacks examples of {', '.join(map(repr, lacking))}")
+    return {
+        name: [arrays_of(call, signatures[name].sizes, name) for call in calls]
+        for name, calls in examples.items()
+    }
+
+
+def _of_these_sizes(calls, signatures, what):
+    """The calls, by signature, whose arrays are of sizes that the arguments take."""
+    fit = {name: [call for call in calls[name] if signatures[name].takes(call)] for name in calls}
+    for name, found in fit.items():
+        if not found:
+            raise ValueError(f"signature {name!r}: no {what} of {signatures[name].sizes}")
+    return fit
 
 
 def _files(metadata):
@@ -141,10 +189,14 @@ def _files(metadata):
     return files
 
 
-def _place(path):
+def _place(path, folder):
     path = Path(path)
-    if path.is_dir():
+    if path.is_dir() and not folder:
         raise ValueError(f"path must be a file, and a folder is there. Received: path={path}")
+    if path.is_file() and folder:
+        raise ValueError(f"path must be a folder, and a file is there. Received: path={path}")
+    if folder and path.is_dir() and any(p.suffix != ".tflite" for p in path.iterdir()):
+        raise ValueError(f"path must be a folder of .tflite files alone. Received: path={path}")
     return path
 
 
@@ -161,62 +213,4 @@ def _require_sizes(signatures):
 def _require_builtin(report):
     others = report.flex + report.custom
     if others:
-        raise ExportError(_not_builtin(others))
-
-
-def _convert(functions, quantization):
-    with tempfile.TemporaryDirectory() as folder:
-        with quiet() as chatter:
-            try:
-                tf.saved_model.save(module_of(functions), folder, signatures=functions)
-            except Exception as error:
-                raise ExportError(_reason(functions, error, chatter())) from None
-            try:
-                return _converted(folder, list(functions), quantization)
-            except Exception as error:
-                reason = _reason(functions, error, chatter())
-            # The converter does not say which of several functions it failed on.
-            for name in functions if len(functions) > 1 else ():
-                try:
-                    _converted(folder, [name], quantization)
-                except Exception as error:
-                    reason = _reason([name], error, chatter())
-                    break
-        # The converter's own error holds the whole graph as text: hundreds of lines.
-        raise ExportError(reason)
-
-
-def _converted(folder, names, quantization):
-    converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=names)
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-    if quantization is not None:
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if quantization == "float16":
-        converter.target_spec.supported_types = [tf.float16]
-    return converter.convert()
-
-
-def _reason(names, error, chatter):
-    """One line out of a converter's many: what it could not do, where, and what helps."""
-    text = f"{error}\n{chatter}"
-    where = "signature " + ", ".join(map(repr, names))
-    listed = re.findall(r"^\s*(?:TF Select|Custom) ops: (.+)$", text, re.MULTILINE)
-    operators = sorted({name.strip() for line in listed for name in line.split(",")})
-    if operators:
-        return f"{where}: {_not_builtin(operators)}"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    useful = [line.split("error: ", 1)[1] for line in lines if "error: " in line]
-    reason = (useful or lines or [type(error).__name__])[0][:300]
-    return f"{where} does not convert: {reason}{_advice(text)}"
-
-
-def _not_builtin(operators):
-    return (
-        f"needs operators that are not built into TFLite: {', '.join(operators)}"
-        f"{_advice(' '.join(operators))}"
-    )
-
-
-def _advice(text):
-    found = [advice for word, advice in ADVICE.items() if word in text]
-    return "".join(f"\n  {advice}" for advice in found)
+        raise ExportError(not_builtin(others))

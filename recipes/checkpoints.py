@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_attention.export.places import replacing
+
 from .errors import RunError
-from .files import replacing
 
 
 class Checkpoint(NamedTuple):

@@ -313,22 +313,48 @@ def _predict_by_file(path: Path, texts: Sequence[str], beam: bool) -> list[dict]
 
 def _export(options) -> None:
     translation = _translation()
-    if options.quantize != "none" and options.to != "tflite":
-        raise UsageError("--quantize is for --to tflite")
+    for name, plain in (("quantize", "none"), ("shapes", "dynamic")):
+        if getattr(options, name) != plain and options.to != "tflite":
+            raise UsageError(f"{flag(name)} is for --to tflite")
+    if options.report and options.to != "tflite":
+        raise UsageError("--report is for --to tflite")
+    if options.calibrate and options.quantize != "int8":
+        raise UsageError("--calibrate is for --quantize int8")
     run = translation.load_run(options.run)
     news(f"exporting {options.run} to {options.to}")
     from . import translation_export
 
+    texts = []
+    if options.quantize == "int8":
+        texts = translation_export.calibration_texts(run, options.calibrate, options.data_dir, news)
     path = translation_export.export(
         run,
         options.to,
         options.out,
         quantize=None if options.quantize == "none" else options.quantize,
+        shapes=options.shapes,
+        texts=texts,
         verify=not options.no_verify,
     )
+    if options.report:
+        _report(run, path, options)
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
     values = {"path": str(path), "bytes": size, "verified": not options.no_verify}
     print(json.dumps(values) if options.json else path)
+
+
+def _report(run, path, options) -> None:
+    from . import export_report, translation
+
+    news(f"measuring {path}")
+    corpus = translation.load_corpus(run.config, options.data_dir, news)
+    report = export_report.measured(
+        run,
+        path,
+        corpus.test.rows(range(min(len(corpus.test.source), export_report.REPORTED_SENTENCES))),
+        corpus.target,
+    )
+    export_report.write(report, options.report)
 
 
 def _inspect(options) -> None:
@@ -386,6 +412,27 @@ def _plot(options) -> None:
     print(json.dumps({"path": str(options.out)}) if options.json else options.out)
 
 
+def _serve(options) -> None:
+    _translation()
+    from .serve import serving
+
+    place = {"host": options.host, "port": options.port, "grpc_port": options.grpc_port}
+    with serving(options.place, name=options.name, **place) as served:
+        facts = {
+            "model": served.model.name,
+            "version": served.model.version,
+            "signatures": list(served.model.runners),
+            "rest": served.rest,
+            "grpc": served.grpc,
+        }
+        if options.json:
+            print(json.dumps(facts), flush=True)
+        else:
+            print(f"REST  {served.rest}", f"gRPC  {served.grpc or 'none'}", sep="\n", flush=True)
+        while True:  # until Ctrl-C
+            time.sleep(3600)
+
+
 def _launch(options) -> int | None:
     from .launch import forgets_to_resume, launch
 
@@ -429,6 +476,7 @@ COMMANDS = {
     "export": _export,
     "inspect": _inspect,
     "plot": _plot,
+    "serve": _serve,
     "launch": _launch,
 }
 

@@ -74,6 +74,11 @@ class Corpus(NamedTuple):
     source: TextSide
     target: TextSide
 
+    def sample(self, rows: int) -> Pairs:
+        """Training pairs from all over the set, `rows` at most."""
+        found = len(self.train.source)
+        return self.train.rows(range(0, found, max(found // rows, 1))[:rows])
+
 
 def read_pairs(path: StrPath, report: Report = print) -> Pairs:
     """Reads a tab-separated UTF-8 file: source, target, and columns that are ignored.
@@ -102,6 +107,22 @@ def read_pairs(path: StrPath, report: Report = print) -> Pairs:
     if not pairs.source:
         raise DataError(f"{path}: no line reads as source TAB target in UTF-8.")
     return pairs
+
+
+def read_texts(path: StrPath) -> list[str]:
+    """Reads a UTF-8 file of one text a line; empty lines are left out.
+
+    Raises:
+        DataError: for a file or a line that cannot be read.
+    """
+    texts = []
+    for number, line in enumerate(_read_lines(path), 1):
+        if line.strip():
+            try:
+                texts.append(_text(line))
+            except BadLine as reason:
+                raise DataError(f"{path}:{number}: {reason}") from None
+    return texts
 
 
 def read_parallel(source_path: StrPath, target_path: StrPath, report: Report = print) -> Pairs:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ EPILOG = """examples:
   keras-attention export runs/m30k --to tflite --quantize dynamic
   keras-attention predict runs/m30k/export/tflite-dynamic/translation.tflite "ein mann schläft ."
   keras-attention plot runs/m30k "ein mann schläft ." --out alignment.png
+  keras-attention serve runs/m30k
   keras-attention launch --workers 2 -- \\
       keras-attention train translation --data multi30k --out runs/m30k --resume auto
 """
@@ -115,11 +117,32 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     export.add_argument("--to", choices=("saved_model", "tflite", "onnx"), required=True)
     export.add_argument(
         "--quantize",
-        choices=("none", "dynamic", "float16"),
+        choices=("none", "float16", "dynamic", "int8", "weight_only_int8", "weight_only_int4"),
         default="none",
-        help="of a .tflite: weights in 8 bits or in half precision (default: %(default)s)",
+        help="of a .tflite: weights in half precision, in 8 bits computed with (dynamic), "
+        "everything in 8 bits (int8), or weights alone in 8 or 4 bits (default: %(default)s)",
+    )
+    export.add_argument(
+        "--shapes",
+        type=_shapes,
+        default="dynamic",
+        metavar="dynamic|static|8,16,...",
+        help="of a .tflite: any sizes; those of the longest text; or a file for each of several "
+        "lengths, as browsers need them (default: %(default)s)",
+    )
+    export.add_argument(
+        "--calibrate",
+        type=Path,
+        metavar="FILE",
+        help="texts, one a line, that --quantize int8 is fitted to (default: of the training data)",
     )
     export.add_argument("--out", type=Path, help="default: a place inside RUN/export")
+    export.add_argument(
+        "--report",
+        type=_report,
+        metavar="FILE",
+        help="measure a .tflite (errors, BLEU, time, memory) and write it as .html or .json",
+    )
     export.add_argument(
         "--no-verify", action="store_true", help="do not compare the artifact with the model"
     )
@@ -132,6 +155,20 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     plot.add_argument("text", help="the text to translate")
     plot.add_argument("--out", type=_picture, required=True, help="a .png, .svg or .pdf file")
 
+    serve = command("serve", "answer requests as TensorFlow Serving does, for development")
+    serve.add_argument("place", type=Path, metavar="RUN|FOLDER", help="a run, or a SavedModel")
+    serve.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
+    serve.add_argument("--port", type=_port, default=8501, help="of REST (default: %(default)s)")
+    serve.add_argument(
+        "--grpc-port", type=_port, default=8500, metavar="PORT", help="default: %(default)s"
+    )
+    serve.add_argument(
+        "--name",
+        type=_model_name,
+        default="translation",
+        help="of the model (default: %(default)s)",
+    )
+
     launch = places.add_parser(
         "launch",
         help="run a command in several processes that train together, here or on a cluster",
@@ -143,7 +180,7 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     launch.set_defaults(command=commands["launch"])
     _add_launch(launch)
 
-    for sub in (listed, train, evaluate):
+    for sub in (listed, train, evaluate, export):
         sub.add_argument(
             "--data-dir",
             type=Path,
@@ -271,6 +308,37 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, is {number}")
     return number
+
+
+def _report(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in (".html", ".json"):
+        raise argparse.ArgumentTypeError(f"must end in .html or .json, is {text!r}")
+    return path
+
+
+def _shapes(text: str) -> str | list[int]:
+    if text in ("dynamic", "static"):
+        return text
+    try:
+        return [_positive(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be dynamic, static or lengths like 8,16,32, is {text!r}"
+        ) from None
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**16:
+        raise argparse.ArgumentTypeError(f"must be 0 (any free one) to 65535, is {number}")
+    return number
+
+
+def _model_name(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]+", text):
+        raise argparse.ArgumentTypeError(f"must be letters, digits, _, - and ., is {text!r}")
+    return text
 
 
 def _dropped(text: str) -> float:

@@ -8,8 +8,9 @@ from typing import Any
 
 import keras
 
+from keras_attention.export.places import replacing
+
 from .errors import RunError
-from .files import replacing
 from .tokenizers import Tokenizer
 
 

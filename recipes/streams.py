@@ -23,10 +23,11 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 
+from keras_attention.export.places import replacing
+
 from . import data
 from .batches import BOUNDARIES, bucketed, check_boundaries, to_ids
 from .data import DataError, Pairs, Report, StrPath, TextSide
-from .files import replacing
 from .tokenizers import Tokenizer
 
 _TEXT, _RECORDS = (".tsv", ".txt"), ".tfrecord"

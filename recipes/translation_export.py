@@ -1,6 +1,7 @@
 """The artifacts of a translation run, and what they are compared with."""
 
 import dataclasses
+import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,21 +10,43 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.export import run_template
+from keras_attention.export.conversion import CALIBRATED
 from keras_attention.export.onnx import export_onnx
 from keras_attention.export.parity import load_tflite
+from keras_attention.export.places import replacing
 from keras_attention.export.portable import portable
 from keras_attention.export.saved_model import export_saved_model
+from keras_attention.export.signatures import signatures_of
 from keras_attention.export.tflite import export_tflite
 
 from .batches import to_ids
+from .data import read_texts
 from .errors import RunError
-from .files import replacing
 from .runs import Run
 from .tokenizers import END_ID, PADDING_ID, START_ID
-from .translation import encoder_of, model_of, search_function, search_functions, signatures
+from .translation import (
+    encoder_of,
+    load_corpus,
+    model_of,
+    search_function,
+    search_functions,
+    signatures,
+)
+
+_CALIBRATED_TEXTS = 100
+_CALIBRATED_STEPS = 3  # of each text; all of them are seen in `greedy`
 
 
-def export(run: Run, to: str, path: Path | None = None, *, quantize=None, verify=True) -> Path:
+def export(
+    run: Run,
+    to: str,
+    path: Path | None = None,
+    *,
+    quantize: str | None = None,
+    shapes: str | Sequence[int] = "dynamic",
+    texts: Sequence[str] = (),
+    verify: bool = True,
+) -> Path:
     """Export a run.
 
     Args:
@@ -31,7 +54,11 @@ def export(run: Run, to: str, path: Path | None = None, *, quantize=None, verify
         to: `"saved_model"` (strings in and ids in), `"tflite"` (ids in; `run.py` beside it) or
             `"onnx"` (ids in; a folder with one file for each signature).
         path: the folder or file to write; by default inside the run's `export` folder.
-        quantize: of a `.tflite`: None, `"dynamic"` or `"float16"`.
+        quantize: of a `.tflite`, as `export_tflite` takes it. A file in integers has no signature
+            `beam`: sums of log probabilities do not fit into them.
+        shapes: of a `.tflite`: `"dynamic"`; `"static"` for one text of the run's `max_length`
+            pieces; or a list of such lengths, which makes a folder with a file for each.
+        texts: sources that ranges of integers are fitted to, a hundred or so.
         verify: whether to run the artifact on sentences and compare before it gets its name.
 
     Returns:
@@ -39,13 +66,13 @@ def export(run: Run, to: str, path: Path | None = None, *, quantize=None, verify
 
     Raises:
         ExportError: when the artifact is not equal to the model, or does not convert.
-        RunError: for an unknown kind.
+        RunError: for an unknown kind, or a length that is more than the run's.
     """
     run = _in_float32(run)
     if to == "saved_model":
         return _export_saved_model(run, path, verify)
     if to == "tflite":
-        return _export_tflite(run, path, quantize, verify)
+        return _export_tflite(run, path, quantize, shapes, texts, verify)
     if to == "onnx":
         return _export_onnx(run, path, verify)
     raise RunError(f"to must be saved_model or tflite or onnx. Received: {to!r}")
@@ -93,6 +120,7 @@ def _export_saved_model(run, path, verify):
         }
 
     text = {"text": tf.TensorSpec((None,), tf.string)}
+    served = importlib.util.find_spec("tensorflow_serving") is not None
     return export_saved_model(
         {"serving_default": (translate_text, text), **signatures(run.model, run.config, encoder)},
         path or run.folder / "export" / "saved_model",
@@ -100,20 +128,51 @@ def _export_saved_model(run, path, verify):
             f"{side}.vocabulary.txt": run.folder / f"{side}.vocabulary.txt"
             for side in ("source", "target")
         },
+        warmup=_warmup(run) if served else None,
         verify={"greedy": [{"source": ids} for ids in _examples(run)]} if verify else None,
     )
 
 
-def _export_tflite(run, path, quantize, verify):
-    folder = "tflite" if quantize is None else f"tflite-{quantize}"
-    path = Path(path or run.folder / "export" / folder / "translation.tflite")
+def _warmup(run):
+    """Requests of several sizes: texts for the signature that takes text, ids for the others."""
+    ids = _examples(run)
+    texts = run.source.detokenize(ids[0][:, :4]).numpy()
+    # Of a vocabulary of few words, random pieces may spell a text that is too long.
+    texts = texts[to_ids(texts, run.source).row_lengths().numpy() <= run.config.max_length]
+    requests = {name: [{"source": source} for source in ids] for name in ("encode", "greedy")}
+    return {"serving_default": [{"text": texts[:1]}, {"text": texts}], **requests}
+
+
+def _export_tflite(run, path, quantize, shapes, texts, verify):
+    functions = signatures(run.model, run.config, portable(encoder_of(run.model)))
+    if quantize in CALIBRATED:
+        del functions["beam"]
+    if shapes == "static":
+        functions = _of_length(functions, run.config.max_length)
+    one = isinstance(shapes, str)
+    if not one and max(shapes) > run.config.max_length:
+        raise RunError(
+            f"{run.folder} takes texts of {run.config.max_length} pieces at most. Received: "
+            f"shapes={list(shapes)}"
+        )
+    lengths = {"dynamic": [None], "static": [run.config.max_length]}[shapes] if one else shapes
+    calls = [compared_calls(run, length) for length in lengths]
+    if path is None:
+        kinds = [quantize, None if shapes == "dynamic" else "static" if one else "buckets"]
+        folder = run.folder / "export" / "-".join(["tflite", *filter(None, kinds)])
+        path = folder / "translation.tflite" if one else folder / "translation"
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     export_tflite(
-        signatures(run.model, run.config, portable(encoder_of(run.model))),
+        functions,
         path,
         quantization=quantize,
+        shapes=shapes,
+        representative_data=calibration_calls(run, texts) if quantize in CALIBRATED else None,
         metadata=artifact_metadata(run),
-        verify=_calls(run) if verify else None,
+        verify={name: [c for found in calls for c in found[name]] for name in calls[0]}
+        if verify
+        else None,
     )
     program = Path(run_template.__file__).read_text("utf-8")
     with replacing(path.with_name("run.py")) as beside:
@@ -121,17 +180,60 @@ def _export_tflite(run, path, quantize, verify):
     return path
 
 
+def _of_length(functions, length):
+    sized = {name: given.with_length(length) for name, given in signatures_of(functions).items()}
+    return {name: (given.function, given.arguments) for name, given in sized.items()}
+
+
+def calibration_texts(run: Run, file: Path | None = None, data_dir=None, report=print) -> list[str]:
+    """Sources to fit ranges of integers to: a file's lines, or some that the run was trained on."""
+    if file is None:
+        return load_corpus(run.config, data_dir, report).sample(_CALIBRATED_TEXTS).source
+    return read_texts(file)[:_CALIBRATED_TEXTS]
+
+
+def calibration_calls(run: Run, texts: Sequence[str]) -> dict[str, list[dict]]:
+    """What the signatures are called with while these texts are translated."""
+    if not texts:
+        raise RunError("ranges of integers are fitted to texts, and there are none")
+    functions = signatures(run.model, run.config)
+    encode, step = (tf.function(functions[name][0]) for name in ("encode", "decode_step"))
+    calls = {"encode": [], "decode_step": [], "greedy": []}
+    ids = to_ids(texts, run.source)
+    for row in range(len(texts)):
+        source = {"source": ids[row : row + 1, : run.config.max_length].to_tensor().numpy()}
+        calls["encode"].append(source)
+        calls["greedy"].append(source)
+        memory = encode(tf.constant(source["source"]))
+        token = np.array([START_ID], "int32")
+        for _ in range(_CALIBRATED_STEPS):
+            memory = {name: x.numpy() for name, x in memory.items()}
+            calls["decode_step"].append({"token": token, **memory})
+            found = step(tf.constant(token), **memory)
+            token = np.argmax(found["logits"], -1).astype("int32")
+            memory |= {k[len("next_") :]: x for k, x in found.items() if k.startswith("next_")}
+            memory = {name: tf.convert_to_tensor(x) for name, x in memory.items()}
+    return calls
+
+
 def _export_onnx(run, path, verify):
     return export_onnx(
         signatures(run.model, run.config, portable(encoder_of(run.model))),
         path or run.folder / "export" / "onnx",
         metadata=artifact_metadata(run),
-        verify=_calls(run) if verify else None,
+        verify=compared_calls(run) if verify else None,
     )
 
 
-def _calls(run):
-    return {name: [{"source": ids} for ids in _examples(run)] for name in ("encode", "greedy")}
+def compared_calls(run: Run, length: int | None = None) -> dict[str, list[dict]]:
+    """What an artifact is compared on; of one length where it takes no other."""
+    examples = _examples(run)
+    if length is not None:
+        row, piece = examples[1][:, :-1], examples[2]
+        full = np.concatenate([np.resize(row, (1, length - 1)), piece], axis=1)
+        padded = np.pad(piece, ((0, 0), (0, length - 1)), constant_values=PADDING_ID)
+        examples = [full.astype("int32"), padded.astype("int32")]
+    return {name: [{"source": ids} for ids in examples] for name in ("encode", "greedy")}
 
 
 def artifact_metadata(run: Run) -> dict[str, str]:

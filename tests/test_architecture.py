@@ -35,9 +35,11 @@ LAZY = {
     "keras_attention": set(),
     "export": {
         "ai_edge_litert",
+        "ai_edge_quantizer",
         "flatbuffers",
         "onnx",
         "onnxruntime",
+        "tensorflow_serving",
         "tensorflow_text",
         "tf2onnx",
     },

@@ -200,6 +200,34 @@ def test_static_shapes(tmp_path):
         export_tflite(dense(name="x"), tmp_path / "n.tflite", shapes="static")
 
 
+def test_a_file_for_each_length(speaker, tmp_path):
+    """A free first size is 1, every other one is the length."""
+    functions = {name: speaker.signatures()[name] for name in ("encode", "decode_step")}
+    calls = {
+        "encode": [{"source": ids(1, 6)}, {"source": ids(1, 4)}],
+        "decode_step": [{"token": ids(1), "state_0": np.ones((1, U), "float32")}],
+    }
+    folder = tmp_path / "speaker"
+    assert export_tflite(functions, folder, shapes=[6, 4, 6], verify=calls) == folder
+    assert sorted(file.name for file in folder.iterdir()) == ["4.tflite", "6.tflite"]
+    report = inspect_tflite(folder / "4.tflite")
+    assert report.signatures["encode"]["inputs"] == {"source": ((1, 4), "int32")}
+    assert report.signatures["encode"]["outputs"]["values"] == ((1, 4, U), "float32")
+    assert report.signatures["decode_step"]["inputs"]["token"] == ((1,), "int32")
+    export_tflite(functions, folder, shapes=[5])  # in the place of the old ones
+    assert [file.name for file in folder.iterdir()] == ["5.tflite"]
+    with pytest.raises(ValueError, match=r"no inputs of verify of .*\(1, 4\)"):
+        export_tflite(
+            functions, tmp_path / "n", shapes=[4], verify={"encode": {"source": ids(1, 6)}}
+        )
+    with pytest.raises(ValueError, match="a file is there"):
+        export_tflite(functions, folder / "5.tflite", shapes=[4])
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"folder of .tflite files alone"):
+        export_tflite(functions, folder, shapes=[4])
+    assert (folder / "notes.txt").exists()
+
+
 def test_nothing_is_printed(tmp_path, capfd):
     model = dense(name="x")
     export_tflite(model, tmp_path / "m.tflite", verify={"x": np.ones((1, 4))})
@@ -249,7 +277,10 @@ def test_failure_keeps_the_older_file(tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"quantization": "int8"}, "one of None, 'float16', 'dynamic'. Received: .*'int8'"),
+        ({"quantization": "int2"}, "one of None, 'float16', .*'int8', .* Received: .*'int2'"),
+        ({"shapes": "any"}, "one of 'dynamic', 'static' or a list of lengths. Received: .*'any'"),
+        ({"shapes": [8, 0]}, r"list of lengths. Received: shapes=\[8, 0\]"),
+        ({"shapes": []}, r"list of lengths. Received: shapes=\[\]"),
         ({"shapes": "buckets"}, "one of 'dynamic', 'static'"),
         ({"metadata": {"keras_attention.json": "x"}}, "metadata"),
         ({"metadata": {"a": 3}}, r"metadata\['a'\] must be bytes or str"),

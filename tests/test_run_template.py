@@ -148,7 +148,7 @@ def test_errors_are_one_line(folder, tmp_path):
     assert "bad.tflite is truncated or no translation model" in last_line(done)
     shutil.copyfile(folder / "run.py", tmp_path / "run.py")
     (tmp_path / "other.tflite").write_bytes(b"")
-    assert "2 .tflite files beside run.py" in last_line(run(tmp_path, "welt"))
+    assert "2 models beside run.py" in last_line(run(tmp_path, "welt"))
 
 
 TEXTS = [
