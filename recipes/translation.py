@@ -195,24 +195,31 @@ def signatures(
 
     | signature | takes | gives |
     |---|---|---|
-    | encode | source (B, S) | values, keys, mask, state_0 ... |
+    | encode | source (B, S) | values, keys, mask of 0 and 1, state_0 ... |
     | decode_step | token (B,), values, keys, mask, state_0 ... | logits, weights, next_state_0 |
     | greedy | source (B, S) | tokens (B, L), scores (B,), lengths (B,), alignment (B, L, S) |
     | beam | source (B, S) | the same with the beam's axis after the batch |
     """
     functions = search_functions(model, config, encoder)
-    states, memory = functions["encode"](np.array([[END_ID]], "int32"))
+
+    def encoded(source):
+        states, (values, keys, mask) = functions["encode"](source)
+        # Numbers: LiteRT.js refuses a file that takes or gives booleans.
+        return states, (values, keys, ops.cast(mask, "int32"))
+
+    states, memory = encoded(np.array([[END_ID]], "int32"))
     read = dict(zip(("values", "keys", "mask"), memory, strict=True))
     held = {f"state_{i}": state for i, state in enumerate(states)}
 
     def encode(source):
-        states, memory = functions["encode"](source)
+        states, memory = encoded(source)
         return dict(zip((*read, *held), (*memory, *states), strict=True))
 
     def decode_step(token, **given):
         states = tuple(given[name] for name in held)
-        memory = tuple(given[name] for name in read)
-        logits, states, weights = functions["step"](token, states, *memory)
+        values, keys, mask = (given[name] for name in read)
+        mask = ops.cast(mask, "bool")
+        logits, states, weights = functions["step"](token, states, values, keys, mask)
         moved = {f"next_{name}": state for name, state in zip(held, states, strict=True)}
         return {"logits": logits, "weights": weights, **moved}
 
@@ -229,9 +236,11 @@ def signatures(
         return keras.InputSpec(shape=shape, dtype=keras.backend.standardize_dtype(tensor.dtype))
 
     source = {"source": keras.InputSpec(shape=(None, None), dtype="int32")}
+    # Without attention the memory is one vector, whatever the length of the source.
+    free = (0,) if config.attention == "none" else (0, 1)
     one_step = {
         "token": keras.InputSpec(shape=(None,), dtype="int32"),
-        **{name: spec(tensor, 0, 1) for name, tensor in read.items()},
+        **{name: spec(tensor, *free) for name, tensor in read.items()},
         **{name: spec(tensor, 0) for name, tensor in held.items()},
     }
     return {
