@@ -37,7 +37,11 @@ ADVICE = {
 
 
 def convert(
-    functions: Mapping[str, Any], quantization: str | None, examples: Calls | None = None
+    functions: Mapping[str, Any],
+    quantization: str | None,
+    examples: Calls | None = None,
+    *,
+    custom_operators: bool = False,
 ) -> bytes:
     """Convert traced functions; those of one file share their weights.
 
@@ -45,6 +49,7 @@ def convert(
         functions: `{name: concrete function}`.
         quantization: one of `QUANTIZATIONS`.
         examples: of the arguments of each function, where the kind is in `CALIBRATED`.
+        custom_operators: let operators that are not built in into the file, by their names.
 
     Raises:
         ExportError: with the function and the operator that stand in the way, and what helps.
@@ -56,13 +61,13 @@ def convert(
             except Exception as error:
                 raise ExportError(_reason(functions, error, chatter())) from None
             try:
-                return _converted(folder, list(functions), quantization, examples)
+                return _converted(folder, list(functions), quantization, examples, custom_operators)
             except Exception as error:
                 reason = _reason(functions, error, chatter())
             # The converter does not say which of several functions it failed on.
             for name in functions if len(functions) > 1 else ():
                 try:
-                    _converted(folder, [name], None)
+                    _converted(folder, [name], None, None, custom_operators)
                 except Exception as error:
                     reason = _reason([name], error, chatter())
                     break
@@ -78,11 +83,12 @@ def not_builtin(operators) -> str:
     )
 
 
-def _converted(folder, names, quantization, examples=None):
+def _converted(folder, names, quantization, examples, custom_operators):
     if quantization in CALIBRATED:
         return calibrated(folder, quantization, examples)
     converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=names)
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    converter.allow_custom_ops = custom_operators
     if quantization in ("float16", "dynamic"):
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if quantization == "float16":

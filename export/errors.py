@@ -13,6 +13,13 @@ class ParityError(ExportError):
     """An artifact does not compute what its model computes, within the tolerance."""
 
 
+def telling_line(error: Exception) -> str:
+    """The line of an error that says what is wrong; a graph's stands before the node's name."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    after = next((i for i, line in enumerate(lines) if line.startswith("[[")), 1)
+    return lines[max(after - 1, 0)][:300] if lines else type(error).__name__
+
+
 # What helps where an operator, by a part of its name, is in no format but TensorFlow's own.
 OF_ANY_TARGET = {
     "BitwiseAnd": "keras.ops.argmax of floats: use keras.ops.squeeze(keras.ops.top_k(x, 1)[1], -1)",

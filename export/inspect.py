@@ -1,6 +1,5 @@
 """What a `.tflite` file holds, read without running it and without TensorFlow."""
 
-import hashlib
 import importlib
 import io
 import json
@@ -11,10 +10,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .checksums import MARK, UNSEALED, is_sealed, sealed
 from .errors import ArtifactError
 
 METADATA_NAME = "keras_attention.json"
 IDENTIFIER = b"TFL3"
+# What a file of this library holds besides the model: damage leaves one of them.
+_WORDS = (METADATA_NAME.encode(), MARK.encode())
+_CUT = 30 + len(METADATA_NAME)  # bytes of the archive at most, in a file that ends before its name
+_MOST_METADATA = 2**28  # bytes; an archive may claim far more than it is large
 
 
 class TFLiteReport(NamedTuple):
@@ -30,6 +34,7 @@ class TFLiteReport(NamedTuple):
         bytes: size of the file.
         weights_bytes: size of the constants in it.
         metadata: `{name: content}` of the files that travel inside it.
+        sealed: whether it carries the checksum of this library; a wrong one is an error.
     """
 
     signatures: dict[str, dict[str, dict[str, tuple[tuple[int | None, ...], str]]]]
@@ -40,6 +45,7 @@ class TFLiteReport(NamedTuple):
     bytes: int
     weights_bytes: int
     metadata: dict[str, bytes]
+    sealed: bool
 
 
 def inspect_tflite(path: str | os.PathLike) -> TFLiteReport:
@@ -64,7 +70,7 @@ def inspect_tflite(path: str | os.PathLike) -> TFLiteReport:
     ...     print(error)
     missing.tflite: no such file
     """
-    return inspect_bytes(read_checked(path), path)
+    return inspect_bytes(read_tflite(path)[0], path)
 
 
 def inspect_bytes(content: bytes, name: str | os.PathLike) -> TFLiteReport:
@@ -90,38 +96,47 @@ def inspect_bytes(content: bytes, name: str | os.PathLike) -> TFLiteReport:
         bytes=len(content),
         weights_bytes=sum(_size(buffer) for buffer in model.buffers),
         metadata=_metadata(content, name),
+        sealed=is_sealed(content),
     )
 
 
-def read_checked(path: str | os.PathLike) -> bytes:
-    """The content of a TFLite file whose structure has been found sound.
+def read_tflite(path: str | os.PathLike) -> tuple[bytes, bool]:
+    """The content of a TFLite file, and whether it carries the checksum of this library.
+
+    Any change to such a file is found here. The structure of others is checked by
+    `inspect_bytes`.
 
     Raises:
-        ArtifactError: as `inspect_tflite`.
+        ArtifactError: for a file that is missing, of another kind, or not what was exported.
     """
     path = Path(path)
     if path.is_dir():
         raise ArtifactError(f"{path}: is a folder, not a TFLite file")
+    content = read_file(path)
+    if content[:4] == b"PK\x03\x04":
+        raise ArtifactError(f"{path}: is a ZIP archive, not a TFLite file")
+    if content[4:8] != IDENTIFIER:
+        raise ArtifactError(f"{path}: is not a TFLite file (no {IDENTIFIER.decode()} at byte 4)")
+    ours = any(word in content for word in _WORDS)
+    if ours and not is_sealed(content):
+        raise ArtifactError(f"{path}: is damaged (it is not what was exported)")
+    return content, ours
+
+
+def read_file(path: str | os.PathLike) -> bytes:
+    """The content of a file that has some.
+
+    Raises:
+        ArtifactError: when it is missing, empty or unreadable.
+    """
     try:
-        content = path.read_bytes()
+        content = Path(path).read_bytes()
     except FileNotFoundError:
         raise ArtifactError(f"{path}: no such file") from None
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from None
     if not content:
         raise ArtifactError(f"{path}: is empty")
-    if content[:4] == b"PK\x03\x04":
-        raise ArtifactError(f"{path}: is a ZIP archive, not a TFLite file")
-    if content[4:8] != IDENTIFIER:
-        raise ArtifactError(f"{path}: is not a TFLite file (no {IDENTIFIER.decode()} at byte 4)")
-    # Only files of this library record what their bytes must be; others are checked by structure.
-    metadata = _metadata(content, path)
-    if METADATA_NAME in metadata:
-        expected = _described(metadata[METADATA_NAME], path).get("sha256")
-        length = _start_of_archive(content)
-        if expected and hashlib.sha256(content[:length]).hexdigest() != expected:
-            raise ArtifactError(f"{path}: is damaged (its checksum is not the recorded one)")
-    _parsed(_schema(), content, path)
     return content
 
 
@@ -134,41 +149,30 @@ def with_metadata(model: bytes, metadata: dict[str, bytes]) -> bytes:
     """The flatbuffer with files behind it, as TFLite's associated files: an appended ZIP archive.
 
     Stored without compression, as TFLite's own readers want them, and without the time of
-    writing, so that the same model gives the same file.
+    writing, so that the same model gives the same file. The archive's comment, which ends the
+    file, is a checksum of all that stands before.
     """
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as files:
         for name, content in metadata.items():
             files.writestr(zipfile.ZipInfo(name), content)
-    return model + archive.getvalue()
+        files.comment = UNSEALED.encode()
+    return sealed(model + archive.getvalue())
 
 
 def _metadata(content, name):
     if content.rfind(b"PK\x05\x06", -(22 + 0xFFFF)) < 0:
-        if METADATA_NAME.encode() in content:
+        if b"PK\x03\x04" in content[-_CUT:]:
             raise ArtifactError(f"{name}: is truncated (the files inside it have no end)")
         return {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as files:
+            if sum(entry.file_size for entry in files.infolist()) > _MOST_METADATA:
+                raise ValueError(f"they are larger than {_MOST_METADATA >> 20} MiB")
             return {entry: files.read(entry) for entry in files.namelist()}
     except Exception as error:
         # Damaged archives fail in many ways: zlib, struct, decoding and zipfile's own errors.
         raise ArtifactError(f"{name}: the files inside it are damaged ({error})") from None
-
-
-def _described(text, name):
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ArtifactError(f"{name}: {METADATA_NAME} inside it is damaged")
-    return found
-
-
-def _start_of_archive(content):
-    with zipfile.ZipFile(io.BytesIO(content)) as files:
-        return min(entry.header_offset for entry in files.infolist())
 
 
 def _schema():

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import keras_attention
 
+from .checksums import UNSEALED, sealed
 from .errors import OF_ANY_TARGET, ArtifactError, ExportError, ParityError
 from .inspect import METADATA_NAME
 from .parity import compare, load_onnx
@@ -78,7 +79,8 @@ def export_onnx(
         opset: the version of ONNX's operators, 13 to 18.
         metadata: texts that travel inside each file, `{name: text}`: the model's metadata, in
             onnxruntime `session.get_modelmeta().custom_metadata_map`. Always there is
-            `keras_attention.json` with version, name of the function, arguments and results.
+            `keras_attention.json` with version, name of the function, arguments and results, and
+            a checksum of the file, by which `load_onnx` finds damage.
         verify: inputs as `check_parity` takes them. The files are then run in onnxruntime and
             compared: those that are not equal are not left behind.
 
@@ -120,8 +122,13 @@ def export_onnx(
         if not one:
             beside.mkdir()
         for name, function in functions.items():
-            facts = {"library_version": keras_attention.__version__, "signature": name}
-            facts = json.dumps({**facts, **about[name]}, indent=1, ensure_ascii=False)
+            facts = {
+                "seal": UNSEALED,
+                "library_version": keras_attention.__version__,
+                "signature": name,
+                **about[name],
+            }
+            facts = json.dumps(facts, indent=1, ensure_ascii=False)
             file = beside if one else beside / f"{name}.onnx"
             file.write_bytes(_converted(name, function, opset, {METADATA_NAME: facts, **texts}))
             _require_loads(name, file)
@@ -236,9 +243,13 @@ def _converted(name, function, opset, texts) -> bytes:
             for captured_name, value in captured.items():
                 _freeze(proto.graph, captured_name, value)
             _name_sizes(proto.graph)
-            onnx.helper.set_model_props(proto, texts)
+            del proto.metadata_props[:]
             onnx.checker.check_model(proto)
-            content = proto.SerializeToString()
+            # Messages of protobuf may stand one after the other. With the texts in front, a file
+            # that is cut still says in its first bytes that more belongs to it.
+            head = onnx.ModelProto()
+            onnx.helper.set_model_props(head, texts)
+            content = sealed(head.SerializeToString() + proto.SerializeToString())
         except Exception as error:
             errors = errors or [str(error) or type(error).__name__]
     if errors:

@@ -2,39 +2,43 @@
 
 TensorFlow is imported only where a SavedModel or a model is at hand: a `.tflite` file runs with
 `ai-edge-litert` and NumPy alone, an `.onnx` file with `onnxruntime` and NumPy.
+
+Artifacts of this library carry checksums: any change to one is found before a runtime sees it.
+Foreign ones carry none, and runtimes trust what they read. `run_artifact` therefore runs those in
+a process of their own; the `load_` functions, which are for many runs, do not.
 """
 
 import contextlib
 import importlib
 import importlib.util
-import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .apart import run_apart
 from .errors import ArtifactError, ParityError
-from .inspect import METADATA_NAME, described_by, inspect_bytes, read_checked
+from .inspect import described_by, inspect_bytes, read_tflite
+from .inspect_onnx import TYPES, onnx_files, read_onnx, signature_in
+from .inspect_saved_model import check_saved_model, version_of
 from .quiet import quiet
 
-# max|error| / max|reference|, by how the file was quantised. Those of integers in fitted ranges and
-# of 4 bits find what is broken; how good such a file is, its task says.
+# max|error| / max|reference|, by how the file was quantised. Of integers in fitted ranges and of 4
+# bits any finite error is allowed: how good such a file is, its task says.
 TOLERANCES = {
     None: 1e-5,
     "float16": 2e-3,
     "dynamic": 3e-2,
     "weight_only_int8": 3e-2,
     "int16x8": 5e-2,
-    "int8": 0.4,
-    "weight_only_int4": 0.4,
+    "int8": np.inf,
+    "weight_only_int4": np.inf,
 }
 RUNTIMES = ("litert", "tf.lite")
 _MODULES = {"litert": "ai_edge_litert.interpreter", "tf.lite": "tensorflow"}
-# onnxruntime's names of types, where they are not NumPy's.
-_ONNX_TYPES = {"float": "float32", "double": "float64"}
 
 
 class TFLiteRunner:
@@ -75,7 +79,11 @@ class TFLiteRunner:
 def load_tflite(
     path: str | os.PathLike, signature: str | None = None, *, runtime: str | None = None
 ) -> TFLiteRunner:
-    """Load one signature of a `.tflite`, to be run on many inputs.
+    """Load one signature of a `.tflite`, to be run on many inputs in this process.
+
+    Any change to a file of this library is found, by its checksum. In a foreign one the structure
+    is checked, and what the runtime itself does not check may crash it: for such a file
+    `run_artifact` is safer.
 
     Args:
         path: the file.
@@ -88,12 +96,11 @@ def load_tflite(
 
     Raises:
         ArtifactError: for a file that is not a sound TFLite model or that needs operators which
-            the runtime lacks. Any change to a file of this library is found, by its checksum; in
-            a foreign file what the runtime itself does not check may be wrong.
+            the runtime lacks.
         ValueError: for an unknown signature or runtime.
         ImportError: when the runtime is not installed.
     """
-    content = read_checked(path)
+    content, _ = read_tflite(path)
     report = inspect_bytes(content, path)
     if not report.signatures:
         raise ArtifactError(f"{path}: has no signatures, so its inputs have no names")
@@ -115,11 +122,19 @@ def load_tflite(
 
 
 class SavedModelRunner:
-    """One signature of a loaded SavedModel: `runner(inputs) -> outputs`."""
+    """One signature of a loaded SavedModel: `runner(inputs) -> outputs`.
 
-    def __init__(self, loaded, signature, path):
+    Attributes:
+        signature: its name.
+        loaded: what `tf.saved_model.load` gave. Runners of further signatures can be made of it,
+            `SavedModelRunner(runner.loaded, name)`, which then share the weights.
+        inputs: `{name: (shape, dtype)}`, with None in a shape where the size is free.
+        outputs: the same of the outputs.
+    """
+
+    def __init__(self, loaded, signature):
         self.signature = signature
-        self._loaded = loaded  # A signature alone does not keep the variables alive.
+        self.loaded = loaded  # A signature alone does not keep the variables alive.
         self._run = loaded.signatures[signature]
         self.inputs = _specs(self._run.structured_input_signature[1])
         self.outputs = _specs(self._run.structured_outputs)
@@ -133,7 +148,10 @@ class SavedModelRunner:
 
 
 def load_saved_model(path: str | os.PathLike, signature: str | None = None) -> SavedModelRunner:
-    """Load one signature of a SavedModel folder, to be run on many inputs.
+    """Load one signature of a SavedModel folder, to be run on many inputs in this process.
+
+    Any change to a folder of this library is found, by its checksums. A foreign one is loaded as
+    it is and may do whatever TensorFlow can: for such a folder `run_artifact` is safer.
 
     Args:
         path: the folder, with or without its version number: the highest one is taken.
@@ -143,12 +161,13 @@ def load_saved_model(path: str | os.PathLike, signature: str | None = None) -> S
         A `SavedModelRunner`.
 
     Raises:
-        ArtifactError: for a folder that is not a SavedModel.
+        ArtifactError: for a folder that is not a SavedModel, or that is damaged.
         ValueError: for an unknown signature.
     """
     import tensorflow as tf
 
-    folder = _version(Path(path))
+    folder = version_of(path)
+    check_saved_model(folder)
     try:
         try:
             loaded = tf.saved_model.load(str(folder))
@@ -160,7 +179,7 @@ def load_saved_model(path: str | os.PathLike, signature: str | None = None) -> S
             loaded = tf.saved_model.load(str(folder))
     except Exception as error:
         raise ArtifactError(f"{path}: cannot be loaded ({_first_line(error)})") from error
-    return SavedModelRunner(loaded, _chosen(signature, loaded.signatures, path), path)
+    return SavedModelRunner(loaded, _chosen(signature, loaded.signatures, path))
 
 
 class OnnxRunner:
@@ -177,8 +196,7 @@ class OnnxRunner:
         self.inputs = _onnx_specs(session.get_inputs())
         self.outputs = _onnx_specs(session.get_outputs())
         self.metadata = dict(session.get_modelmeta().custom_metadata_map)
-        about = json.loads(self.metadata.get(METADATA_NAME, "{}"))
-        self.signature = about.get("signature", "serving_default")
+        self.signature = signature_in(self.metadata)
         self._session = session
         self._path = path
 
@@ -195,7 +213,10 @@ class OnnxRunner:
 
 
 def load_onnx(path: str | os.PathLike, signature: str | None = None) -> OnnxRunner:
-    """Load one function of an ONNX export, to be run on many inputs.
+    """Load one function of an ONNX export, to be run on many inputs in this process.
+
+    Any change to a file of this library is found, by its checksum. A foreign one goes to
+    onnxruntime as it is: for such a file `run_artifact` is safer.
 
     Args:
         path: an `.onnx` file, or a folder of them, one for each function.
@@ -205,19 +226,13 @@ def load_onnx(path: str | os.PathLike, signature: str | None = None) -> OnnxRunn
         An `OnnxRunner`.
 
     Raises:
-        ArtifactError: for a file that onnxruntime does not load, or a folder without any.
+        ArtifactError: for a file that is damaged or that onnxruntime does not load, or a folder
+            without any.
         ValueError: for an unknown function.
         ImportError: when onnxruntime is not installed.
     """
-    path = Path(path)
-    if path.is_dir():
-        files = {file.stem: file for file in sorted(path.glob("*.onnx"))}
-        if not files:
-            raise ArtifactError(f"{path}: holds no .onnx file")
-        signature = _chosen(signature, files, path)
-        path = files[signature]
-    if not path.is_file():
-        raise ArtifactError(f"{path}: no such file")
+    path, signature = _onnx_file(path, signature)
+    content, ours = read_onnx(path)
     try:
         import onnxruntime
     except ImportError as error:
@@ -228,7 +243,10 @@ def load_onnx(path: str | os.PathLike, signature: str | None = None) -> OnnxRunn
     options.log_severity_level = 4  # What it would print of errors is raised as well.
     try:
         session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
+            # A foreign file may name others beside it, which are found by its path alone.
+            content if ours else str(path),
+            options,
+            providers=["CPUExecutionProvider"],
         )
         runner = OnnxRunner(session, path)
     except Exception as error:
@@ -246,6 +264,10 @@ def run_artifact(
 ) -> dict[str, np.ndarray]:
     """Run an artifact once.
 
+    What carries no checksum of this library runs in a process of its own, which takes seconds to
+    start, 8 GiB of memory at most (where the system can limit it) and ten minutes: a file that
+    makes its runtime crash is an error like others.
+
     Args:
         path: a `.tflite` file, a SavedModel folder, an `.onnx` file or a folder of those.
         inputs: `{name: array}`; what is not an array of the wanted dtype is turned into one where
@@ -257,10 +279,30 @@ def run_artifact(
         `{name: array}`.
 
     Raises:
-        ArtifactError: for a file or folder that is not a sound artifact.
+        ArtifactError: for a file or folder that is not a sound artifact, or is damaged.
         ValueError: for unknown names, or inputs that do not fit.
     """
-    return _load(path, signature, runtime)(inputs)
+    if _is_ours(path, signature):
+        return load(path, signature, runtime)(inputs)
+    return run_apart(path, inputs, signature, runtime=runtime)
+
+
+def load(path: str | os.PathLike, signature: str | None = None, runtime: str | None = None):
+    """`load_tflite`, `load_saved_model` or `load_onnx`, whichever the artifact is for."""
+    if not _is_onnx(path) and not Path(path).is_dir():
+        return load_tflite(path, signature, runtime=runtime)
+    if runtime is not None:
+        raise ValueError(f"runtime is for .tflite files. Received: runtime={runtime!r}")
+    return load_onnx(path, signature) if _is_onnx(path) else load_saved_model(path, signature)
+
+
+def _is_ours(path, signature) -> bool:
+    """Whether what would run carries checksums of this library, which then were right."""
+    if _is_onnx(path):
+        return read_onnx(_onnx_file(path, signature)[0])[1]
+    if Path(path).is_dir():
+        return bool(check_saved_model(version_of(path)))
+    return read_tflite(path)[1]
 
 
 class Difference(NamedTuple):
@@ -270,7 +312,7 @@ class Difference(NamedTuple):
         absolute: max|error|; infinite where the shapes differ.
         relative: max|error| / max|reference|.
         matched: share of equal values, for integers, booleans and strings; else None.
-        tolerance: the bound of `relative`; None where values are only counted.
+        tolerance: the bound of `relative`; None where there is none.
         equal: whether it is within its bound.
     """
 
@@ -286,7 +328,7 @@ class Difference(NamedTuple):
     def __str__(self):
         if self.matched is None:
             found = f"max error {self.absolute:.2e}, relative {self.relative:.2e}"
-            found += f" (allowed {self.tolerance:.0e})"
+            found += "" if self.tolerance is None else f" (allowed {self.tolerance:.0e})"
         else:
             found = f"{self.matched:.2%} equal"
         mark = "ok " if self.equal else "NOT EQUAL"
@@ -357,7 +399,7 @@ def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None
     runtimes: tuple = (None,)
     alone = "onnxruntime" if _is_onnx(path) else "saved_model"
     if Path(path).is_file() and not _is_onnx(path):
-        report = inspect_bytes(read_checked(path), path)
+        report = inspect_bytes(read_tflite(path)[0], path)
         quantization = described_by(report).get("quantization")
         runtimes = _installed()
     if tolerance is None:
@@ -367,7 +409,7 @@ def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None
         reference = _reference(signatures[signature])
         expected = [reference(call) for call in calls]
         for runtime in runtimes:
-            run = _load(path, signature, runtime)
+            run = load(path, signature, runtime)
             calls, expected = [*calls, calls[0]], [*expected, expected[0]]
             pairs = [(e, run(c)) for c, e in zip(calls, expected, strict=True)]
             found = _differences(pairs, tolerance, exact=quantization is None)
@@ -416,13 +458,14 @@ def _is_calls(value):
 
 def _differences(pairs, tolerance, exact):
     rows = []
+    bound = None if np.isinf(tolerance) else tolerance
     for output in pairs[0][0]:
         wanted, given = [], []
         counted = not np.issubdtype(pairs[0][0][output].dtype, np.floating)
         missing = any(output not in found or found[output].shape != reference[output].shape
                       for reference, found in pairs)  # fmt: skip
         if missing:
-            rows.append((output, np.inf, np.inf, None, tolerance, False))
+            rows.append((output, np.inf, np.inf, None, bound, False))
             continue
         for reference, found in pairs:
             rows_equal = ... if exact or counted else _same_answer(reference, found, output)
@@ -431,11 +474,14 @@ def _differences(pairs, tolerance, exact):
         wanted, given = np.concatenate(wanted), np.concatenate(given)
         if counted:
             share = float(np.mean(wanted == given)) if wanted.size else 1.0
-            bound = 0.0 if exact else None
-            rows.append((output, 1.0 - share, 1.0 - share, share, bound, share == 1 or not exact))
+            lost = 1.0 - share
+            rows.append(
+                (output, lost, lost, share, 0.0 if exact else None, share == 1 or not exact)
+            )
         else:
             absolute, relative = _error(wanted, given)
-            rows.append((output, absolute, relative, None, tolerance, relative <= tolerance))
+            equal = bool(np.isfinite(relative) and relative <= tolerance)
+            rows.append((output, absolute, relative, None, bound, equal))
     return rows
 
 
@@ -457,14 +503,6 @@ def _error(wanted, given):
     absolute = float(error.max(initial=0.0))
     scale = float(np.abs(wanted[finite]).max(initial=0.0))
     return absolute, absolute / scale if scale else absolute
-
-
-def _load(path, signature, runtime):
-    if not _is_onnx(path) and not Path(path).is_dir():
-        return load_tflite(path, signature, runtime=runtime)
-    if runtime is not None:
-        raise ValueError(f"runtime is for .tflite files. Received: runtime={runtime!r}")
-    return load_onnx(path, signature) if _is_onnx(path) else load_saved_model(path, signature)
 
 
 def _is_onnx(path) -> bool:
@@ -489,17 +527,16 @@ def _interpreter_class(runtime):
     return module.Interpreter if names[0] == "litert" else module.lite.Interpreter
 
 
-def _version(path) -> Path:
-    if (path / "saved_model.pb").is_file():
-        return path
-    versions = [p for p in _folders(path) if p.name.isdigit() and (p / "saved_model.pb").is_file()]
-    if not versions:
-        raise ArtifactError(f"{path}: is not a SavedModel (no saved_model.pb)")
-    return max(versions, key=lambda p: int(p.name))
-
-
-def _folders(path) -> Iterator[Path]:
-    return (p for p in path.iterdir() if p.is_dir())
+def _onnx_file(path, signature):
+    """The file that holds a function, and the function's name."""
+    path = Path(path)
+    if path.is_dir():
+        files = onnx_files(path)
+        if not files:
+            raise ArtifactError(f"{path}: holds no .onnx file")
+        signature = _chosen(signature, files, path)
+        path = files[signature]
+    return path, signature
 
 
 def _chosen(signature, signatures, path) -> str:
@@ -554,7 +591,7 @@ def _specs(specs):
 def _onnx_specs(entries):
     def dtype(entry):
         name = entry.type.removeprefix("tensor(").removesuffix(")")
-        return _ONNX_TYPES.get(name, name)
+        return TYPES.get(name, name)
 
     return {
         entry.name: (tuple(s if isinstance(s, int) else None for s in entry.shape), dtype(entry))

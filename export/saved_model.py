@@ -11,10 +11,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from .errors import ExportError, ParityError
+import keras_attention
+
+from .errors import ExportError, ParityError, telling_line
+from .inspect_saved_model import seal_saved_model
 from .parity import compare
 from .quiet import quiet
-from .signatures import DEFAULT, module_of, signatures_of, trace
+from .signatures import DEFAULT, described, module_of, signatures_of, trace
 
 __all__ = ["ExportError", "ParityError", "export_saved_model"]
 
@@ -36,7 +39,9 @@ def export_saved_model(
     """Write the next numbered version of a SavedModel, as TensorFlow Serving expects it.
 
     The version is written beside its place and renamed: a server that watches the folder never
-    sees half of one, and older versions stay.
+    sees half of one, and older versions stay. Its `assets.extra/keras_attention.json` tells the
+    library's version, the signatures, and a checksum of every other file, by which
+    `load_saved_model` finds damage.
 
     Args:
         model: a built `keras.Model`, which becomes the signature `serving_default`, or named
@@ -92,6 +97,8 @@ def export_saved_model(
         _save(module, functions, assets, temporary)
         if requests:
             _write_warmup(apis, requests, temporary / WARMUP_FILE)
+        about = {"library_version": keras_attention.__version__}
+        seal_saved_model(temporary, {**about, "signatures": described(functions)})
         if verify is not None:
             report = compare(signatures_of(model, signatures, copy=False), temporary, verify)
             report.require_equal(path)
@@ -146,13 +153,6 @@ def _request(functions, name, number, inputs):
     except (TypeError, ValueError, tf.errors.OpError) as error:
         raise ValueError(f"{where} does not run: {telling_line(error)}") from error
     return name, tensors
-
-
-def telling_line(error: Exception) -> str:
-    """The line of an error that says what is wrong; a graph's stands before the node's name."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    after = next((i for i, line in enumerate(lines) if line.startswith("[[")), 1)
-    return lines[max(after - 1, 0)][:300] if lines else type(error).__name__
 
 
 def _write_warmup(apis, requests, path):

@@ -320,22 +320,25 @@ def _export(options) -> None:
         raise UsageError("--report is for --to tflite")
     if options.calibrate and options.quantize != "int8":
         raise UsageError("--calibrate is for --quantize int8")
+    if options.text and (options.to != "tflite" or options.report):
+        raise UsageError("--text is for --to tflite, without --report")
     run = translation.load_run(options.run)
     news(f"exporting {options.run} to {options.to}")
-    from . import translation_export
+    from . import translation_export, translation_text
 
-    texts = []
-    if options.quantize == "int8":
-        texts = translation_export.calibration_texts(run, options.calibrate, options.data_dir, news)
-    path = translation_export.export(
-        run,
-        options.to,
-        options.out,
-        quantize=None if options.quantize == "none" else options.quantize,
-        shapes=options.shapes,
-        texts=texts,
-        verify=not options.no_verify,
-    )
+    given = {
+        "quantize": None if options.quantize == "none" else options.quantize,
+        "shapes": options.shapes,
+        "verify": not options.no_verify,
+    }
+    if options.text:
+        path = translation_text.export(run, options.out, **given)
+    else:
+        if options.quantize == "int8":
+            given["texts"] = translation_export.calibration_texts(
+                run, options.calibrate, options.data_dir, news
+            )
+        path = translation_export.export(run, options.to, options.out, **given)
     if options.report:
         _report(run, path, options)
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))

@@ -136,6 +136,11 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
         metavar="FILE",
         help="texts, one a line, that --quantize int8 is fitted to (default: of the training data)",
     )
+    export.add_argument(
+        "--text",
+        action="store_true",
+        help="a .tflite that reads text, for runtimes that link TensorFlow Text's operators",
+    )
     export.add_argument("--out", type=Path, help="default: a place inside RUN/export")
     export.add_argument(
         "--report",

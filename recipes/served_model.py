@@ -9,8 +9,8 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_attention.export.errors import telling_line
 from keras_attention.export.parity import SavedModelRunner, load_saved_model
-from keras_attention.export.saved_model import telling_line
 
 from .errors import RunError
 
@@ -69,11 +69,9 @@ class ServedModel:
         names = sorted(name for name in self.definitions if not name.startswith("__"))
         if not names:
             raise RunError(f"{folder} has no signatures to serve")
-        # This one names what is wrong with a folder and, for text, makes its operators known; it
-        # gives one signature, and a load for each would hold the weights as many times.
-        load_saved_model(folder, names[0])
-        loaded = tf.saved_model.load(str(folder))
-        self.runners = {name: SavedModelRunner(loaded, name, folder) for name in names}
+        # Once for all of them: a load for each would hold the weights as many times.
+        loaded = load_saved_model(folder, names[0]).loaded
+        self.runners = {name: SavedModelRunner(loaded, name) for name in names}
 
     def require(self, name: str, version: str | None) -> None:
         """Refuse a request for another model or version."""

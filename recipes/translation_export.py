@@ -196,23 +196,23 @@ def calibration_calls(run: Run, texts: Sequence[str]) -> dict[str, list[dict]]:
     """What the signatures are called with while these texts are translated."""
     if not texts:
         raise RunError("ranges of integers are fitted to texts, and there are none")
-    functions = signatures(run.model, run.config)
-    encode, step = (tf.function(functions[name][0]) for name in ("encode", "decode_step"))
+    functions = signatures_of(signatures(run.model, run.config))
+    encode, step = (functions[name].concrete() for name in ("encode", "decode_step"))
     calls = {"encode": [], "decode_step": [], "greedy": []}
     ids = to_ids(texts, run.source)
     for row in range(len(texts)):
         source = {"source": ids[row : row + 1, : run.config.max_length].to_tensor().numpy()}
         calls["encode"].append(source)
         calls["greedy"].append(source)
-        memory = encode(tf.constant(source["source"]))
-        token = np.array([START_ID], "int32")
+        memory = encode(source=tf.constant(source["source"]))
+        token = tf.constant([START_ID])
         for _ in range(_CALIBRATED_STEPS):
-            memory = {name: x.numpy() for name, x in memory.items()}
-            calls["decode_step"].append({"token": token, **memory})
-            found = step(tf.constant(token), **memory)
-            token = np.argmax(found["logits"], -1).astype("int32")
-            memory |= {k[len("next_") :]: x for k, x in found.items() if k.startswith("next_")}
-            memory = {name: tf.convert_to_tensor(x) for name, x in memory.items()}
+            given = {"token": token, **memory}
+            calls["decode_step"].append({name: x.numpy() for name, x in given.items()})
+            found = step(**given)
+            token = tf.argmax(found["logits"], -1, output_type="int32")
+            states = {k.removeprefix("next_"): x for k, x in found.items() if "next_" in k}
+            memory = {**memory, **states}
     return calls
 
 

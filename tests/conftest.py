@@ -80,7 +80,7 @@ def seeded():
     # What Keras draws its seeds from. Setting TensorFlow's own as well would empty its caches: half
     # a second at the next call of every compiled function.
     random.seed(0)
-    np.random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
 
 
 @pytest.fixture(scope="session", autouse=True)

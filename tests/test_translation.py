@@ -16,7 +16,13 @@ import tensorflow as tf
 from keras_attention.export.errors import ExportError
 from keras_attention.export.inspect import inspect_tflite
 from keras_attention.export.parity import load_tflite, run_artifact
-from keras_attention.recipes import translation, translation_export, translation_training
+from keras_attention.export.run_template import Translator
+from keras_attention.recipes import (
+    export_report,
+    translation,
+    translation_export,
+    translation_training,
+)
 from keras_attention.recipes.batches import batches, fed, to_ids
 from keras_attention.recipes.data import DataError
 from keras_attention.recipes.errors import RunError
@@ -316,13 +322,50 @@ def test_the_beam_of_the_tflite_file_is_that_of_the_model(run, tflite):
     np.testing.assert_allclose(mine.scores, its["scores"], rtol=1e-4, atol=1e-5)
 
 
-def test_smaller_files_by_quantisation(run, tflite):
-    sizes = {None: tflite.stat().st_size}
-    for quantize in ("dynamic", "float16"):
-        path = translation_export.export(run, "tflite", quantize=quantize)
-        sizes[quantize] = path.stat().st_size
-    assert sizes["float16"] < sizes[None]
-    assert sizes["dynamic"] <= sizes[None]
+def test_a_file_in_integers_and_its_report(run, tmp_path):
+    """Ranges are fitted to texts of the data; what the file is worth is measured and told."""
+    texts = translation_export.calibration_texts(run, report=lambda line: None)
+    assert len(texts) == 100
+    path = translation_export.export(run, "tflite", tmp_path / "a", quantize="int8", texts=texts)
+    assert set(inspect_tflite(path).signatures) == {"encode", "decode_step", "greedy"}
+    pairs = generate(12, seed=5)
+    side = translation.load_corpus(run.config).target
+    report = export_report.measured(run, path, pairs, side, seconds=0.1)
+    assert report["quantization"] == "int8"
+    assert report["bytes"] == path.stat().st_size > report["weights_bytes"]
+    assert report["task"]["sentences"] == 12
+    assert {row["signature"] for row in report["parity"]} == {"encode", "greedy"}
+    timed = {(row["signature"], row["threads"]) for row in report["time"]}
+    assert timed == {(name, n) for name in ("encode", "greedy") for n in (1, 2)}
+    assert all(0 < row["p50_ms"] <= row["p95_ms"] for row in report["time"])
+    assert all(row["peak_bytes"] > 0 for row in report["time"])
+    export_report.write(report, tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text()) == report
+    export_report.write({**report, "path": "<run>"}, tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "&lt;run&gt;" in page and "bleu_file" in page and "FULLY_CONNECTED" in page
+    with pytest.raises(RunError, match="there are none"):
+        translation_export.export(run, "tflite", tmp_path / "b", quantize="int8")
+    with pytest.raises(DataError, match="no such file"):
+        translation_export.calibration_texts(run, tmp_path / "missing.txt")
+
+
+def test_files_of_several_lengths_translate_as_one_of_any(run, tflite, tmp_path):
+    folder = translation_export.export(run, "tflite", tmp_path / "lengths", shapes=[6, 12])
+    several, one = Translator(folder), Translator(tflite)
+    assert (several.limit, one.limit) == (12, TINY["max_length"])
+    for text in sentences(20):
+        ids = one.ids(text)
+        if len(ids) > 12:
+            continue
+        tokens, alignment = several.translate(ids)
+        wanted, weights = one.translate(ids)
+        assert tokens == wanted
+        np.testing.assert_allclose(alignment, weights, rtol=0, atol=1e-5)
+        assert list(several.stream(ids)) == tokens
+        assert several.translate(ids, beam=True)[0] == one.translate(ids, beam=True)[0]
+    with pytest.raises(RunError, match=r"20 pieces at most. Received: shapes=.6, 21."):
+        translation_export.export(run, "tflite", tmp_path / "more", shapes=[6, 21])
 
 
 def test_an_artifact_that_is_not_equal_is_not_left_behind(run, tmp_path, monkeypatch):
