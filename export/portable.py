@@ -171,7 +171,7 @@ class _PortableAttention(keras.layers.Layer):
         )
 
 
-def portable(model: keras.Model) -> keras.Model:
+def portable(model: keras.Model, *, strict: bool | None = None) -> keras.Model:
     """The model with Keras's recurrent layers in a loop that converts at any batch and length.
 
     `RNN`, `GRU`, `LSTM`, `SimpleRNN`, `Bidirectional` of them and `TimeDistributed` are replaced,
@@ -182,6 +182,8 @@ def portable(model: keras.Model) -> keras.Model:
 
     Args:
         model: a built functional or Sequential model.
+        strict: whether a recurrent layer that cannot be replaced is refused. None: unless all
+            inputs have a fixed batch size, for which Keras's own loop converts to TFLite, too.
 
     Returns:
         A functional model over the same weights; `model` itself where nothing had to be replaced.
@@ -205,89 +207,102 @@ def portable(model: keras.Model) -> keras.Model:
     if not is_graph(model):
         raise ValueError(
             f"model {model.name!r} is subclassed, so the layers inside its call cannot be seen: "
-            "give named functions over it instead, {name: (callable, {argument: InputSpec})}"
+            "give named functions over it instead, {name: (callable, {argument: InputSpec})}, "
+            "with a fixed batch size if it holds recurrent layers of Keras"
         )
-    return _replaced(model, model.name, {})
+    if strict is None:
+        strict = any(tensor.shape[0] is None for tensor in model.inputs)
+    return _Replacing(strict)(model, model.name)
 
 
-def _replaced(layer, path, done):
-    """`layer`, or what stands for it in the copy; the same one for every use of a layer."""
-    if id(layer) not in done:
-        done[id(layer)] = _replacement(layer, path, done)
-    return done[id(layer)]
+class _Replacing:
+    """What stands for each layer in a copy; the same one for every use of a layer."""
 
+    def __init__(self, strict):
+        self._strict = strict
+        self._done = {}
 
-def _replacement(layer, path, done):
-    if isinstance(layer, keras.layers.Bidirectional):
-        forward, backward = (
-            _replaced(child, f"{path}/{child.name}", done)
-            for child in (layer.forward_layer, layer.backward_layer)
-        )
-        return _PortableBidirectional(layer, forward, backward)
-    if isinstance(layer, keras.layers.RNN):
-        _refuse_special(layer, path)
-        return _PortableRNN(layer)
-    if isinstance(layer, keras.layers.TimeDistributed):
-        child = _replaced(layer.layer, f"{path}/{layer.layer.name}", done)
-        return _PortableTimeDistributed(child, name=layer.name, dtype=layer.dtype_policy)
-    if isinstance(layer, ATTENTION):
-        return _PortableAttention(layer)
-    if not _contains(layer, REPLACED if is_graph(layer) else RECURRENT_AND_WRAPPERS):
+    def __call__(self, layer, path):
+        if id(layer) not in self._done:
+            self._done[id(layer)] = self._replacement(layer, path)
+        return self._done[id(layer)]
+
+    def _replacement(self, layer, path):
+        if isinstance(layer, keras.layers.Bidirectional):
+            parts = (layer.forward_layer, layer.backward_layer)
+            copies = [self(child, f"{path}/{child.name}") for child in parts]
+            changed = any(copy is not child for copy, child in zip(copies, parts, strict=True))
+            return _PortableBidirectional(layer, *copies) if changed else layer
+        if isinstance(layer, keras.layers.RNN):
+            return self._recurrent(layer, path)
+        if isinstance(layer, keras.layers.TimeDistributed):
+            child = self(layer.layer, f"{path}/{layer.layer.name}")
+            return _PortableTimeDistributed(child, name=layer.name, dtype=layer.dtype_policy)
+        if isinstance(layer, ATTENTION):
+            return _PortableAttention(layer)
+        if not _contains(layer, REPLACED if is_graph(layer) else RECURRENT_AND_WRAPPERS):
+            return layer
+        if isinstance(layer, HierarchicalAttention):
+            return self._hierarchical(layer, path)
+        return self._graph(layer, path) if is_graph(layer) else self._opaque(layer, path)
+
+    def _recurrent(self, layer, path):
+        if layer.stateful:
+            raise ValueError(
+                f"{path} cannot be exported: stateful=True keeps its state in a variable. Build it "
+                "with stateful=False and pass initial_state, or return the state and feed it back"
+            )
+        if type(layer).call in {kind.call for kind in RECURRENT}:
+            return _PortableRNN(layer)
+        if self._strict:
+            raise ValueError(
+                f"{path} cannot be exported: {type(layer).__name__} has a call of its own; GRU, "
+                "LSTM, SimpleRNN and RNN(cell) can be, and others with a fixed batch size"
+            )
         return layer
-    if isinstance(layer, HierarchicalAttention):
-        return _hierarchical_copy(layer, path, done)
-    if not is_graph(layer):
-        inner = next(
-            p for p, child in _descendants(layer, path) if isinstance(child, RECURRENT_AND_WRAPPERS)
-        )
-        raise ValueError(
-            f"{inner} cannot be exported: it is called inside {path!r} "
-            f"({type(layer).__name__}), where it cannot be replaced. Build that part with the "
-            "functional API, or export a function with a fixed batch size"
-        )
-    return _graph_copy(layer, path, done)
 
+    def _opaque(self, layer, path):
+        if self._strict:
+            inner = next(
+                p
+                for p, child in _descendants(layer, path)
+                if isinstance(child, RECURRENT_AND_WRAPPERS)
+            )
+            raise ValueError(
+                f"{inner} cannot be exported: it is called inside {path!r} "
+                f"({type(layer).__name__}), where it cannot be replaced. Build that part with the "
+                "functional API, or give the inputs a fixed batch size"
+            )
+        return layer
 
-def _hierarchical_copy(layer, path, done):
-    """One around the replaced parts: it has no weights but theirs."""
-    places = ("word_encoder", "word_pooling", "sentence_encoder", "sentence_pooling", "top_down")
-    parts = {place: getattr(layer, place) for place in places}
-    parts = {
-        place: _replaced(part, f"{path}/{part.name}", done)
-        for place, part in parts.items()
-        if part is not None
-    }
-    return HierarchicalAttention(**parts, name=layer.name, dtype=layer.dtype_policy)
+    def _hierarchical(self, layer, path):
+        """One around the replaced parts: it has no weights but theirs."""
+        places = (
+            "word_encoder", "word_pooling", "sentence_encoder", "sentence_pooling", "top_down",
+        )  # fmt: skip
+        parts = {place: getattr(layer, place) for place in places}
+        parts = {
+            place: self(part, f"{path}/{part.name}")
+            for place, part in parts.items()
+            if part is not None
+        }
+        return HierarchicalAttention(**parts, name=layer.name, dtype=layer.dtype_policy)
 
+    def _graph(self, model, path):
+        # A bare model over the same graph: cloning a compiled one would also rebuild its losses.
+        if isinstance(model, keras.Sequential):
+            bare = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+        else:
+            bare = keras.Model(model.input, model.output, name=model.name)
 
-def _graph_copy(model, path, done):
-    # A bare model over the same graph: cloning a compiled one would also rebuild its losses.
-    if isinstance(model, keras.Sequential):
-        bare = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
-    else:
-        bare = keras.Model(model.input, model.output, name=model.name)
+        def clone(operation):
+            if not isinstance(operation, keras.layers.Layer):
+                return operation
+            return self(operation, f"{path}/{operation.name}")
 
-    def clone(operation):
-        if not isinstance(operation, keras.layers.Layer):
-            return operation
-        return _replaced(operation, f"{path}/{operation.name}", done)
-
-    copy = keras.models.clone_model(bare, clone_function=clone)
-    copy.supports_masking = model.supports_masking
-    return copy
-
-
-def _refuse_special(layer, path):
-    if layer.stateful:
-        raise ValueError(
-            f"{path} cannot be exported: stateful=True keeps its state in a variable. Build it "
-            "with stateful=False and pass initial_state, or return the state and feed it back"
-        )
-    if type(layer).call not in {kind.call for kind in RECURRENT}:
-        raise ValueError(
-            f"{path} cannot be exported: {type(layer).__name__} has a call of its own; GRU, LSTM, "
-            "SimpleRNN and RNN(cell) can be"
-        )
+        copy = keras.models.clone_model(bare, clone_function=clone)
+        copy.supports_masking = model.supports_masking
+        return copy
 
 
 def _contains(layer, kinds):

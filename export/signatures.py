@@ -60,7 +60,11 @@ class Signature(NamedTuple):
 
 
 def signatures_of(
-    model: keras.Model | Mapping, more: Mapping | None = None, *, copy: bool = True
+    model: keras.Model | Mapping,
+    more: Mapping | None = None,
+    *,
+    copy: bool = True,
+    strict: bool | None = None,
 ) -> dict[str, Signature]:
     """Bring every accepted form of `model` into named signatures.
 
@@ -71,6 +75,7 @@ def signatures_of(
         more: functions beside those of `model`, in the second form.
         copy: put a model's recurrent layers into the loop that targets can hold. The original
             is what such a copy is compared with.
+        strict: that of `portable`.
 
     Returns:
         `{name: Signature}` in the order given.
@@ -79,7 +84,7 @@ def signatures_of(
         ValueError: for anything of another form, by the name of the signature.
     """
     if isinstance(model, keras.Model):
-        signatures = {DEFAULT: _of_model(portable(model) if copy else model, model)}
+        signatures = {DEFAULT: _of_model(portable(model, strict=strict) if copy else model, model)}
     elif isinstance(model, Mapping):
         signatures = {name: _of_function(name, given) for name, given in model.items()}
     else:

@@ -96,7 +96,8 @@ def export_tflite(
     lengths = _lengths(shapes)
     files = _files(metadata)
     path = _place(path, folder=lengths is not None)
-    found = signatures_of(model, signatures)
+    # A bucket has a batch size, with which loops convert that cannot be replaced.
+    found = signatures_of(model, signatures, strict=None if lengths is None else False)
     examples = _examples(representative_data, found, quantization)
     original = signatures_of(model, signatures, copy=False)
     verify = None if verify is None else calls_of(verify, original)

@@ -187,6 +187,20 @@ def test_a_subclassed_model_is_refused():
         portable(functional(Own()))
 
 
+@pytest.mark.parametrize("layer", [Wrapped, lambda: OwnCall(U, name="own")])
+def test_with_a_fixed_batch_size_layers_that_cannot_be_replaced_convert(layer, tmp_path):
+    from keras_attention.export.saved_model import export_saved_model
+    from keras_attention.export.tflite import export_tflite
+
+    fixed, free = functional(layer(), name="x", batch_size=B), functional(layer(), name="x")
+    calls = [{"x": SEQUENCES}, {"x": SEQUENCES[:, :2]}]
+    export_tflite(fixed, tmp_path / "fixed.tflite", verify=calls)
+    export_tflite(free, tmp_path / "bucket", shapes=[T], verify={"x": SEQUENCES[:1]})
+    export_saved_model(free, tmp_path / "served", verify=[*calls, {"x": SEQUENCES[:1]}])
+    with pytest.raises(ValueError, match="fixed batch size"):
+        export_tflite(free, tmp_path / "free.tflite")
+
+
 @pytest.fixture(scope="module")
 def every_kind(tmp_path_factory):
     """One model of every kind, so that there is one conversion."""
