@@ -66,7 +66,7 @@ def _ended(command, errors, path):
     environment = {
         **os.environ,
         "KERAS_BACKEND": "numpy",  # Nothing is computed by Keras, so the lightest one will do.
-        "CUDA_VISIBLE_DEVICES": "-1",  # A GPU reserves more addresses than the limit allows.
+        "CUDA_VISIBLE_DEVICES": "-1",  # whose memory has no limit
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     try:
@@ -86,7 +86,7 @@ def _ended(command, errors, path):
 def _reason(code, errors):
     if code < 0:
         name = signal.Signals(-code).name
-        return f"its runtime crashed ({name}), or needs more than {MEMORY / 2**30:.0f} GiB"
+        return f"its runtime crashed ({name}; it had {MEMORY / 2**30:.0f} GiB of memory)"
     lines = errors.read_text("utf-8", errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"its process ended with code {code} ({last[:200]})"
@@ -133,7 +133,8 @@ def _limit(memory, seconds):
 
         processor = seconds * (os.cpu_count() or 1)  # Also when nobody waits for it any more.
         for kind, most in (
-            (resource.RLIMIT_AS, memory),
+            # Not addresses: threads and GPUs reserve many more of those than they use.
+            (resource.RLIMIT_DATA, memory),
             (resource.RLIMIT_FSIZE, LARGEST_OUTPUT),
             (resource.RLIMIT_CPU, processor),
             (resource.RLIMIT_CORE, 0),
@@ -151,6 +152,9 @@ def _answer(place) -> dict:
     try:
         run = load(path, request["signature"], request["runtime"])
         found = run(_read(place / "inputs.npz", request["inputs"]))
+        size = sum(np.asarray(array).nbytes for array in found.values())
+        if size > LARGEST_OUTPUT:
+            raise ArtifactError(f"{path}: gives {size:,} bytes, more than {LARGEST_OUTPUT:,}")
         return {"outputs": _write(place / "outputs.npz", found)}
     except ArtifactError as error:
         return {"error": "ArtifactError", "message": str(error)}

@@ -35,6 +35,9 @@ ADVICE = {
     "Empty min/max": INTEGERS_IN_16_BITS,
 }
 
+# Names that stand in much that a converter prints.
+OF_OPERATORS = {"Einsum": "an einsum that multiplies no matrices: use keras.ops.sum of a product"}
+
 
 def convert(
     functions: Mapping[str, Any],
@@ -79,7 +82,7 @@ def not_builtin(operators) -> str:
     """What to say of operators that are not built into TFLite."""
     return (
         f"needs operators that are not built into TFLite: {', '.join(operators)}"
-        f"{_advice(' '.join(operators))}"
+        f"{_advice(' '.join(operators), ADVICE | OF_OPERATORS)}"
     )
 
 
@@ -125,6 +128,6 @@ def _reason(names, error, chatter):
     return f"{where} does not convert: {reason}{_advice(text)}"
 
 
-def _advice(text):
-    found = {advice: None for word, advice in ADVICE.items() if word in text}  # each once
+def _advice(text, known=ADVICE):
+    found = {advice: None for word, advice in known.items() if word in text}  # each once
     return "".join(f"\n  {advice}" for advice in found)

@@ -152,12 +152,13 @@ def with_metadata(model: bytes, metadata: dict[str, bytes]) -> bytes:
     writing, so that the same model gives the same file. The archive's comment, which ends the
     file, is a checksum of all that stands before.
     """
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as files:
+    archive = io.BytesIO(model)
+    # Appended, so that offsets count from the begin of the file, as readers of TFLite's expect.
+    with zipfile.ZipFile(archive, "a", zipfile.ZIP_STORED) as files:
         for name, content in metadata.items():
             files.writestr(zipfile.ZipInfo(name), content)
         files.comment = UNSEALED.encode()
-    return sealed(model + archive.getvalue())
+    return sealed(archive.getvalue())
 
 
 def _metadata(content, name):

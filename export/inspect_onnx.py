@@ -15,6 +15,7 @@ from .inspect import METADATA_NAME, read_file
 # What another tool has written anew begins otherwise, whatever it kept, and is foreign.
 _HEAD = 300
 _WORDS = (METADATA_NAME.encode(), MARK.encode(), b'"library_version"')
+_SHORTEST = 32  # bytes; a model needs more, and one of ours that is cut here says nothing yet
 # ONNX's names of types, where they are not NumPy's.
 TYPES = {"float": "float32", "double": "float64"}
 
@@ -94,6 +95,8 @@ def read_onnx(path: str | os.PathLike) -> tuple[bytes, bool]:
         ArtifactError: for a file that is missing or empty, or that is not what was exported.
     """
     content = read_file(path)
+    if len(content) < _SHORTEST:
+        raise ArtifactError(f"{path}: is truncated, or not an ONNX file")
     ours = any(word in content[:_HEAD] for word in _WORDS)
     if ours and not is_sealed(content):
         raise ArtifactError(f"{path}: is damaged (it is not what was exported)")

@@ -62,7 +62,8 @@ def inspect_saved_model(path: str | os.PathLike) -> SavedModelReport:
         graph = next(graph for graph in graphs if "serve" in graph.meta_info_def.tags)
         functions = graph.graph_def.library.function
         nodes = [graph.graph_def.node, *(function.node_def for function in functions)]
-        files = {name: (folder / name).stat().st_size for name in _names(folder)}
+        names = [*_names(folder), *([ABOUT.as_posix()] if about else [])]
+        files = {name: (folder / name).stat().st_size for name in names}
         return SavedModelReport(
             version=folder,
             signatures={
@@ -119,7 +120,7 @@ def check_saved_model(folder: Path) -> dict[str, Any]:
     """
     if not (folder / ABOUT).exists():
         return {}
-    content = read_file(folder / ABOUT)
+    content = (folder / ABOUT).read_bytes()
     if not is_sealed(content):
         raise _damaged(folder, ABOUT.as_posix(), "is not what was exported")
     about = json.loads(content)

@@ -110,7 +110,7 @@ def export_onnx(
     _require_packages()
     texts = _texts(metadata)
     path = Path(path)
-    found = signatures_of(model, signatures)
+    found = signatures_of(model, signatures, strict=False)
     _check_place(path, list(found))
     _check_arguments(found)
     functions = trace(found, "onnx")
@@ -141,11 +141,15 @@ def export_onnx(
 def _require_packages():
     for name in ("onnx", "onnxruntime", "tf2onnx"):
         try:
-            importlib.import_module(name)
+            package = importlib.import_module(name)
         except ImportError as error:
             raise ImportError(
                 f"export to ONNX needs {name}: pip install 'keras-attention-layers[onnx]'"
             ) from error
+    version = package.__version__
+    if tuple(map(int, version.split(".")[:2])) < (1, 17):
+        # Older ones fail on NumPy 2, with an error that names neither (keras#21346).
+        raise ImportError(f"export to ONNX needs tf2onnx 1.17 or newer, {version} is installed")
 
 
 def _texts(metadata):

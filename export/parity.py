@@ -242,12 +242,13 @@ def load_onnx(path: str | os.PathLike, signature: str | None = None) -> OnnxRunn
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # What it would print of errors is raised as well.
     try:
-        session = onnxruntime.InferenceSession(
-            # A foreign file may name others beside it, which are found by its path alone.
-            content if ours else str(path),
-            options,
-            providers=["CPUExecutionProvider"],
-        )
+        with quiet():  # It prints some errors all the same.
+            session = onnxruntime.InferenceSession(
+                # A foreign file may name others beside it, which are found by its path alone.
+                content if ours else str(path),
+                options,
+                providers=["CPUExecutionProvider"],
+            )
         runner = OnnxRunner(session, path)
     except Exception as error:
         raise ArtifactError(f"{path}: cannot be loaded ({_first_line(error)})") from error
@@ -302,7 +303,10 @@ def _is_ours(path, signature) -> bool:
         return read_onnx(_onnx_file(path, signature)[0])[1]
     if Path(path).is_dir():
         return bool(check_saved_model(version_of(path)))
-    return read_tflite(path)[1]
+    content, ours = read_tflite(path)
+    if not ours:
+        inspect_bytes(content, path)  # What is cut or no model at all needs no other process.
+    return ours
 
 
 class Difference(NamedTuple):

@@ -84,7 +84,7 @@ def export_saved_model(
         raise ValueError(f"path must be a folder for numbered versions. Received: path={path}")
     assets = _assets(assets)
     apis = _serving_apis() if warmup else None
-    found = signatures_of(model, signatures)
+    found = signatures_of(model, signatures, strict=False)
     functions = trace(found, "saved_model")
     functions.setdefault(DEFAULT, next(iter(functions.values())))
     resources = [*resources, model] if isinstance(model, keras.Model) else resources

@@ -13,7 +13,7 @@ import keras_attention
 from . import inspect
 from .conversion import CALIBRATED, QUANTIZATIONS, convert, not_builtin
 from .errors import ExportError, ParityError
-from .parity import arrays_of, calls_of, compare
+from .parity import arrays_of, calls_of, compare, load_tflite
 from .places import replacing
 from .signatures import described, signatures_of, trace
 
@@ -106,7 +106,8 @@ def export_tflite(
 
     def write(place, found):
         functions = trace(found, "tflite", calibrated=quantization in CALIBRATED)
-        content = convert(functions, quantization, _of_these_sizes(examples, found, "examples"))
+        fit = _of_these_sizes(examples, found, "examples")
+        content = convert(functions, quantization, fit)
         _require_builtin(inspect.inspect_bytes(content, path.name))
         about = {
             "library_version": keras_attention.__version__,
@@ -117,6 +118,14 @@ def export_tflite(
         # First, so that a file cut anywhere behind the model still says that more belongs to it.
         about = json.dumps(about, indent=1, ensure_ascii=False).encode()
         place.write_bytes(inspect.with_metadata(content, {inspect.METADATA_NAME: about, **files}))
+        for name, [call, *_] in fit.items():
+            try:
+                load_tflite(place, name)(call)
+            except ValueError as error:
+                raise ExportError(
+                    f"signature {name!r} cannot run in these integers: {error.__cause__ or error}; "
+                    'use quantization="dynamic"'
+                ) from None
         if verify is not None:
             report = compare(original, place, _of_these_sizes(verify, found, "inputs of verify"))
             report.require_equal(path)

@@ -283,7 +283,10 @@ def _predict_by_file(path: Path, texts: Sequence[str], beam: bool) -> list[dict]
 
     from .data import DataError
 
-    if "translation.json" not in inspect_tflite(path).metadata:
+    report = inspect_tflite(path)
+    if report.custom:
+        raise DataError(f"{path} needs {', '.join(report.custom)}: it runs by load_text_tflite")
+    if "translation.json" not in report.metadata:
         raise DataError(
             f"{path} holds no vocabulary: it is not an export of the translation recipe"
         )
@@ -361,36 +364,9 @@ def _report(run, path, options) -> None:
 
 
 def _inspect(options) -> None:
-    from keras_attention.export.inspect import inspect_tflite
+    from .inspect_command import inspect
 
-    report = inspect_tflite(options.file)
-    values = {
-        "bytes": report.bytes,
-        "flex": report.flex,
-        "custom": report.custom,
-        "operators": {name: dict(counts) for name, counts in report.operators.items()},
-        "signatures": report.signatures,
-        "files": {name: len(content) for name, content in report.metadata.items()},
-    }
-    if options.json:
-        print(json.dumps(values, default=str))
-        return
-    print(
-        f"{options.file}: {report.bytes:,} bytes, {sum(report.totals.values())} operators in "
-        f"{len(report.operators)} subgraphs"
-    )
-    for name, counts in report.operators.items():
-        listed = ", ".join(f"{op} {n}" for op, n in sorted(counts.items()))
-        print(f"  {name}: {listed}")
-    for kind in ("flex", "custom"):
-        print(f"{kind} operators: {', '.join(values[kind]) or 'none'}")
-    for name, signature in report.signatures.items():
-        print(f"signature {name}")
-        for side in ("inputs", "outputs"):
-            for tensor, (shape, dtype) in signature[side].items():
-                print(f"  {side[:-1]:<6} {tensor}: {dtype} {list(shape)}")
-    for name, content in report.metadata.items():
-        print(f"file {name}: {len(content):,} bytes")
+    inspect(options.file, options.json)
 
 
 def _plot(options) -> None:

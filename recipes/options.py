@@ -152,8 +152,10 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
         "--no-verify", action="store_true", help="do not compare the artifact with the model"
     )
 
-    inspect = command("inspect", "the signatures, operators and sizes of a .tflite")
-    inspect.add_argument("file", type=Path, metavar="FILE")
+    inspect = command(
+        "inspect", "what an exported file or folder holds, and whether it is undamaged"
+    )
+    inspect.add_argument("file", type=Path, metavar="FILE|FOLDER")
 
     plot = command("plot", "draw the alignment of a translation")
     plot.add_argument("run", type=Path, metavar="RUN")

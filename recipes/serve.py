@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_attention.export.errors import telling_line
 from keras_attention.export.quiet import quiet
-from keras_attention.export.saved_model import telling_line
 
 from . import serve_json
 from .errors import RunError

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
-from keras_attention.export.saved_model import telling_line
+from keras_attention.export.errors import telling_line
 
 from .served_model import Refused, ServedModel, answer, require_inputs
 

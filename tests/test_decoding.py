@@ -268,6 +268,18 @@ def test_search_is_the_same_in_every_exported_form(target):
             assert_same(network.search(search, max_length=5), expected)
 
 
+def test_an_artifact_of_integers_has_no_search_with_beams():
+    network = Network(6, seed=2, end_bias=0.5)
+    expected = network.search(ka.greedy_search, max_length=5)
+    with ka.exporting("tflite", calibrated=True):
+        found = network.search(ka.greedy_search, max_length=5)
+        np.testing.assert_array_equal(np.asarray(found.tokens), np.asarray(expected.tokens))
+        # Masked keys weigh exp(-16) before they are set to 0.
+        np.testing.assert_allclose(np.asarray(found.scores), np.asarray(expected.scores), 1e-5)
+        with pytest.raises(ValueError, match=r"integers of 8 bits.*greedy_search"):
+            network.search(ka.beam_search, max_length=5)
+
+
 @pytest.mark.parametrize("query, cell", [("previous", "gru"), ("current", "lstm")])
 def test_alignments_are_those_of_the_returned_tokens(query, cell):
     """Reading the found tokens again, as in training, gives their alignments and scores."""

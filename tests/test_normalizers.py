@@ -256,3 +256,20 @@ def test_a_normalizer_of_ones_own():
 def test_what_knows_no_mask_is_refused(wrong):
     with pytest.raises(ValueError, match=r"\(scores, mask, training\) -> weights"):
         normalizers.get(wrong)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "hardmax"])
+def test_masked_scores_lie_near_in_an_artifact_of_integers(name):
+    """One of -1e38 would take the whole range of 256 numbers."""
+    scores = np.array([[1.0, 2.0, 9.0], [-70.0, -71.0, 5.0], [3.0, 0.0, 1.0]], "float32")
+    mask = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0]], bool)
+    normalizer = normalizers.get(name)
+    wanted = normalizer(scores, mask)
+    with ka.exporting("tflite", calibrated=True):
+        seen = np.asarray(normalizers.masked_scores(scores, mask))
+        found = normalizer(scores, mask)
+    assert seen.min() >= scores.min() - 16
+    np.testing.assert_array_equal(seen[mask], scores[mask])
+    np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), atol=1e-5)
+    assert np.all(np.asarray(found)[~mask] == 0)
+    assert np.asarray(normalizers.masked_scores(scores, mask)).min() < -1e30

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 import tensorflow as tf
 from conftest import randomize
 
+from keras_attention.export.errors import ArtifactError
 from keras_attention.export.saved_model import export_saved_model
 from keras_attention.recipes import serve, translation, translation_export
 from keras_attention.recipes.errors import RunError
@@ -33,11 +35,6 @@ NO_MESSAGES = "tensorflow-serving-api, which has the messages of TensorFlow Serv
 TEXTS = ["早上 好", "我 是 一名 演员", "好"]
 IDS = np.array([[4, 5, 6, 2], [7, 2, 0, 0]], "int32")
 WARMUP = Path("assets.extra", "tf_serving_warmup_requests")
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    """Nothing here draws a number, and seeding makes TensorFlow forget what it has compiled."""
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +218,7 @@ def test_warm_up_is_written_as_it_is_given(tmp_path):
     assert [text.decode() for text in written[2][1]["text"]] == ["a", "é"]
     assert [p.name for p in version.parent.iterdir()] == ["1"]
     plain = export_saved_model(functions, tmp_path / "m")
-    assert not (plain / "assets.extra").exists()
+    assert not (plain / WARMUP).exists()
 
 
 def refusing(text):
@@ -637,6 +634,21 @@ def test_what_cannot_be_served_is_named(tmp_path):
     with pytest.raises(RunError, match=r"saved_model.pb is damaged"):
         with serve.serving(tmp_path / "1", port=0, grpc_port=0, report=len):
             pass
+
+
+def test_a_version_that_is_not_what_was_exported_is_named(version, tmp_path):
+    damaged = tmp_path / "1"
+    shutil.copytree(version, damaged)
+    words = damaged / "assets" / "source.vocabulary.txt"
+    words.write_bytes(words.read_bytes()[:-1])
+    reason = r"is damaged \(assets/source.vocabulary.txt is not what was exported\)$"
+    with pytest.raises(ArtifactError, match=reason):
+        with serve.serving(damaged, port=0, grpc_port=0, report=len):
+            pass
+
+
+def test_the_signatures_share_one_loaded_model(served):
+    assert len({id(runner.loaded) for runner in served.model.runners.values()}) == 1
 
 
 @pytest.mark.parametrize("option", ["port", "grpc_port"])

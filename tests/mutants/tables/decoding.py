@@ -8,6 +8,7 @@ GREEDY = f"{TESTS} -k 'greedy or ends or half'"
 BEAM = f"{TESTS} -k 'brute or best_continuations or ended or place'"
 
 MUTANTS = [
+    Mutant(FILE, "    if is_calibrated():\n", "    if False:\n", f"{TESTS} -k integers"),
     Mutant(FILE, "ops.where(done, 0.0, ops.squeeze(best, 1))", "ops.squeeze(best, 1)", GREEDY),
     Mutant(
         FILE,

@@ -10,6 +10,8 @@ MUTANTS = [
     Mutant(FILE, "and not isinstance(normalizer, type)", "", TESTS),
     Mutant(FILE, "MASKED_SCORE = -1e38", "MASKED_SCORE = -1e4", TESTS),
     Mutant(FILE, "MASKED_SCORE = -1e38", "MASKED_SCORE = -1.0", TESTS),
+    Mutant(FILE, " if is_calibrated() else MASKED_SCORE", " if False else MASKED_SCORE", TESTS),
+    Mutant(FILE, "keepdims=True) - 16.0 if", "keepdims=True) - 0.5 if", TESTS),
     Mutant(
         FILE,
         'return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"',
