@@ -39,7 +39,7 @@ MUTANTS = [
         contracts("decoder_luong and dtype"),
     ),
     Mutant(
-        TARGETS, "        _target.reset(token)", "        pass", "tests/test_recurrent.py -k target"
+        TARGETS, "        _export.reset(token)", "        pass", "tests/test_recurrent.py -k target"
     ),
     Mutant(TARGETS, "if target not in TARGETS", "if False", "tests/test_recurrent.py -k target"),
 ]
