@@ -68,7 +68,7 @@ def export(
         ExportError: when the artifact is not equal to the model, or does not convert.
         RunError: for an unknown kind, or a length that is more than the run's.
     """
-    run = _in_float32(run)
+    run = in_float32(run)
     if to == "saved_model":
         return _export_saved_model(run, path, verify)
     if to == "tflite":
@@ -78,7 +78,7 @@ def export(
     raise RunError(f"to must be saved_model or tflite or onnx. Received: {to!r}")
 
 
-def _in_float32(run: Run) -> Run:
+def in_float32(run: Run) -> Run:
     """The run itself, or one that computes in the precision that its weights are kept in."""
     if run.config.precision == "float32":
         return run

@@ -26,7 +26,7 @@ from .tokenizers import (
     wordpiece_entries,
 )
 from .translation import encoder_of, search_functions, signatures
-from .translation_export import _in_float32, artifact_metadata
+from .translation_export import in_float32, artifact_metadata
 
 SPACES = tuple(map(ord, " \x00\t\n\v\f\r"))
 
@@ -65,7 +65,7 @@ def export(
         ExportError: when the file is not equal to the model, or does not convert.
     """
     _require_readable(run, quantize, shapes)
-    run = _in_float32(run)
+    run = in_float32(run)
     if path is None:
         folder = "-".join(filter(None, ("tflite-text", quantize)))
         path = run.folder / "export" / folder / "translation_text.tflite"
