@@ -26,7 +26,7 @@ from .tokenizers import (
     wordpiece_entries,
 )
 from .translation import encoder_of, search_functions, signatures
-from .translation_export import in_float32, artifact_metadata
+from .translation_export import artifact_metadata, in_float32
 
 SPACES = tuple(map(ord, " \x00\t\n\v\f\r"))
 
