@@ -408,8 +408,8 @@ def _serve(options) -> None:
             print(json.dumps(facts), flush=True)
         else:
             print(f"REST  {served.rest}", f"gRPC  {served.grpc or 'none'}", sep="\n", flush=True)
-        while True:  # until Ctrl-C
-            time.sleep(3600)
+        while True:  # until Ctrl-C, which a sleep that has just begun does not notice
+            time.sleep(1)
 
 
 def _launch(options) -> int | None:

@@ -8,7 +8,10 @@ import zipfile
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.tensorflow("artifacts are made on TensorFlow")
+pytestmark = [
+    pytest.mark.tensorflow("artifacts are made on TensorFlow"),
+    pytest.mark.xdist_group("hostile"),  # one worker makes the files, not each
+]
 tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402

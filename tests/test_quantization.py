@@ -11,7 +11,10 @@ from keras_attention.export.inspect import described_by, inspect_tflite
 from keras_attention.export.parity import check_parity, run_artifact
 from keras_attention.export.tflite import ExportError, export_tflite
 
-pytestmark = pytest.mark.tensorflow("artifacts are made on TensorFlow")
+pytestmark = [
+    pytest.mark.tensorflow("artifacts are made on TensorFlow"),
+    pytest.mark.xdist_group("quantization"),  # one worker makes the files, not each
+]
 
 V, D = 300, 96
 RANDOM = np.random.default_rng(0)

@@ -4,7 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.tensorflow("artifacts are made on TensorFlow")
+pytestmark = [
+    pytest.mark.tensorflow("artifacts are made on TensorFlow"),
+    pytest.mark.xdist_group("text"),  # one worker makes the files, not each
+]
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 pytest.importorskip("ai_edge_litert")

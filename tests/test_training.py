@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_attention.export.places import replacing
 from keras_attention.recipes.batches import batches, few_boundaries
 from keras_attention.recipes.checkpoints import Checkpoints
 from keras_attention.recipes.errors import Interrupted, RunError
-from keras_attention.recipes.files import alone_in, replacing
+from keras_attention.recipes.files import alone_in
 from keras_attention.recipes.objective import accuracy
 from keras_attention.recipes.precision import computing_in
 from keras_attention.recipes.schedules import SCHEDULES

@@ -7,7 +7,10 @@ from keras import ops
 
 import keras_attention as ka
 
-pytestmark = pytest.mark.tensorflow("artifacts are made on TensorFlow")
+pytestmark = [
+    pytest.mark.tensorflow("artifacts are made on TensorFlow"),
+    pytest.mark.xdist_group("transformer_decoding"),  # one worker makes the files, not each
+]
 pytest.importorskip("tensorflow")
 
 from keras_attention.export.inspect import inspect_tflite  # noqa: E402
@@ -257,6 +260,7 @@ def test_in_small_weights(transformer, tmp_path):
     assert min(matched) > 0.5  # random weights: the best words are near each other
 
 
+@pytest.mark.slow
 def test_as_onnx(transformer, tmp_path):
     functions = transformer.signatures()
     chosen = {name: functions[name] for name in ("encode", "decode_step", "greedy")}
