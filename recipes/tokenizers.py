@@ -156,10 +156,10 @@ class Tokenizer:
         found = tf.strings.split(texts, sep=" ")
         return tf.ragged.boolean_mask(found, found != "")
 
-    def _pieces_of_words(self, found: "tf.RaggedTensor") -> "tf.RaggedTensor":
-        import tensorflow as tf
-
+    def wordpiece(self):
+        """The `FastWordpieceTokenizer` of single words, made when it is first asked for."""
         if self._wordpiece is None:
+            import tensorflow as tf
             import tensorflow_text
 
             # Built outside of any graph that is being traced, so that every later one can use it.
@@ -172,7 +172,10 @@ class Tokenizer:
                     unknown_token=UNKNOWN,
                     no_pretokenization=True,
                 )
-        return self._wordpiece.tokenize(found).merge_dims(1, 2)
+        return self._wordpiece
+
+    def _pieces_of_words(self, found: "tf.RaggedTensor") -> "tf.RaggedTensor":
+        return self.wordpiece().tokenize(found).merge_dims(1, 2)
 
     def _surface(self) -> list[str]:
         """What each piece adds to a text."""

@@ -18,12 +18,9 @@ from .tokenizers import (
     CONTINUATION,
     END_ID,
     LONGEST_WORD,
-    MARKER,
     PADDING_ID,
-    UNKNOWN,
     UNKNOWN_ID,
     Tokenizer,
-    wordpiece_entries,
 )
 from .translation import encoder_of, search_functions, signatures
 from .translation_export import artifact_metadata, in_float32
@@ -122,14 +119,7 @@ def reader(tokenizer: Tokenizer):
     import tensorflow_text
 
     splitter = tensorflow_text.ByteSplitter()
-    wordpiece = tensorflow_text.FastWordpieceTokenizer(
-        wordpiece_entries(tokenizer.vocabulary),
-        suffix_indicator=MARKER,
-        max_bytes_per_word=4 * LONGEST_WORD,
-        token_out_type=tf.int32,
-        unknown_token=UNKNOWN,
-        no_pretokenization=True,
-    )
+    wordpiece = tokenizer.wordpiece()
 
     def read(text):
         found = splitter.split(text)
