@@ -27,7 +27,8 @@ def calibrated(folder: str, quantization: str, calls: Calls) -> bytes:
         calls: for each signature, examples of its arguments.
 
     Raises:
-        ExportError: when the conversion fails, or crashes.
+        ExportError: when the converter crashes.
+        RuntimeError: when it fails, with its own words.
     """
     place = Path(folder, "calibration")
     place.mkdir()
@@ -46,7 +47,7 @@ def calibrated(folder: str, quantization: str, calls: Calls) -> bytes:
         )
     if ended.returncode:
         failed = place / "error.txt"
-        raise ExportError(failed.read_text("utf-8") if failed.exists() else ended.stderr[-2000:])
+        raise RuntimeError(failed.read_text("utf-8") if failed.exists() else ended.stderr[-2000:])
     return (place / "model.tflite").read_bytes()
 
 

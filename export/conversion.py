@@ -65,6 +65,8 @@ def convert(
                 raise ExportError(_reason(functions, error, chatter())) from None
             try:
                 return _converted(folder, list(functions), quantization, examples, custom_operators)
+            except ExportError:
+                raise
             except Exception as error:
                 reason = _reason(functions, error, chatter())
             # The converter does not say which of several functions it failed on.
@@ -89,6 +91,8 @@ def not_builtin(operators) -> str:
 def _converted(folder, names, quantization, examples, custom_operators):
     if quantization in CALIBRATED:
         return calibrated(folder, quantization, examples)
+    bits = WEIGHT_ONLY.get(quantization)
+    quantize = _small_weights(bits) if bits else bytes
     converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=names)
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
     converter.allow_custom_ops = custom_operators
@@ -96,12 +100,11 @@ def _converted(folder, names, quantization, examples, custom_operators):
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if quantization == "float16":
         converter.target_spec.supported_types = [tf.float16]
-    content = converter.convert()
-    bits = WEIGHT_ONLY.get(quantization)
-    return _with_small_weights(content, bits) if bits else content
+    return quantize(converter.convert())
 
 
-def _with_small_weights(content, bits):
+def _small_weights(bits):
+    """What turns the bytes of a model into those of one with its weights in `bits`."""
     try:
         from ai_edge_quantizer import quantizer, recipe
     except ImportError:
@@ -110,8 +113,12 @@ def _with_small_weights(content, bits):
             "pip install 'keras-attention-layers[quantization]'"
         ) from None
     recipes = {8: recipe.weight_only_wi8_afp32, 4: recipe.weight_only_wi4_afp32}
-    small = quantizer.Quantizer(bytearray(content), recipes[bits]())
-    return bytes(small.quantize(enable_progress_report=False).quantized_model)
+
+    def quantize(content):
+        small = quantizer.Quantizer(bytearray(content), recipes[bits]())
+        return bytes(small.quantize(enable_progress_report=False).quantized_model)
+
+    return quantize
 
 
 def _reason(names, error, chatter):

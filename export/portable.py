@@ -10,7 +10,7 @@ import inspect
 import keras
 from keras import ops, tree
 
-from keras_attention import HierarchicalAttention, causal_mask
+from keras_attention import AttentionEnsemble, HierarchicalAttention, causal_mask
 from keras_attention.extraction import is_graph
 from keras_attention.loops import run_steps
 
@@ -124,6 +124,20 @@ class _PortableTimeDistributed(keras.layers.TimeDistributed):
             arguments["mask"] = ops.reshape(mask, (-1, *ops.shape(mask)[2:]))
         outputs = self.layer(flat, **arguments)
         return ops.reshape(outputs, (*shape[:2], *ops.shape(outputs)[1:]))
+
+
+class _PortableEnsemble(AttentionEnsemble):
+    """An ensemble around another encoder, with the weights of the one that exists."""
+
+    def __init__(self, layer, encoder):
+        super().__init__(
+            layer.units, layer.normalizer, encoder, name=layer.name, dtype=layer.dtype_policy
+        )
+        self._widths = layer._widths
+        self._projections, self._score = layer._projections, layer._score
+
+    def build(self, inputs_shape):
+        self.built = True
 
 
 class _PortableAttention(keras.layers.Layer):
@@ -244,6 +258,9 @@ class _Replacing:
             return layer
         if isinstance(layer, HierarchicalAttention):
             return self._hierarchical(layer, path)
+        if isinstance(layer, AttentionEnsemble):
+            encoder = self(layer.encoder, f"{path}/{layer.encoder.name}")
+            return _PortableEnsemble(layer, encoder)
         return self._graph(layer, path) if is_graph(layer) else self._opaque(layer, path)
 
     def _recurrent(self, layer, path):

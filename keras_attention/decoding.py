@@ -85,11 +85,13 @@ def greedy_search(
 
     def body(index, tokens, states, scores, done, buffers):
         logits, states, weights = step(tokens, states, *memory)
-        log_probabilities = ops.log_softmax(widen(logits), axis=-1)  # (B, V)
+        logits = widen(logits)
         # Not argmax: that of Keras on TensorFlow looks at the sign bit of zeros, for which TFLite
         # has no built-in operator.
-        best, chosen = ops.top_k(log_probabilities, 1)  # (B, 1)
-        scores = scores + ops.where(done, 0.0, ops.squeeze(best, 1))
+        best, chosen = ops.top_k(logits, 1)  # (B, 1)
+        # Its log probability alone: that of every token takes TFLite as long as a matrix product.
+        log_probabilities = -ops.log(ops.sum(ops.exp(logits - best), axis=-1))  # (B,)
+        scores = scores + ops.where(done, 0.0, log_probabilities)
         tokens = ops.where(done, end_id, ops.cast(ops.squeeze(chosen, 1), "int32"))
         buffers = history.write(buffers, index, tokens, weights, done)
         states = tuple(states)

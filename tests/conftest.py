@@ -32,6 +32,7 @@ def one_of_each_kind(cases):
 ON_JAX = one_of_each_kind if BACKEND == "jax" else list
 TABLES = {
     "case": (lambda case: True, ON_JAX),
+    "compiled_case": (lambda case: True, one_of_each_kind),
     "masked_case": (lambda case: case.has_masks, ON_JAX),
     "weighing_case": (lambda case: case.has_masks and case.weights, ON_JAX),
     "decoder_case": (lambda case: case.name.startswith("decoder"), list),

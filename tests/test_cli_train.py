@@ -101,7 +101,7 @@ def shards(pairs_file, tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("how", ["pattern", "one"])
+@pytest.mark.parametrize("how", ["pattern", pytest.param("one", marks=pytest.mark.slow)])
 def test_files_are_streamed(said, pairs_file, shards, tmp_path, how):
     pairs = {"pattern": [shards / "*.tfrecord"], "one": [pairs_file, "--stream"]}[how]
     command = ["train", "translation", "--out", tmp_path / "run", *SIZES, "--pairs", *pairs]
@@ -117,6 +117,7 @@ def test_a_stream_has_no_limit_of_rows(said, shards, tmp_path):
     assert code == 1 and "A stream has no limit of rows" in err[-1]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_a_full_disk(said, pairs_file, tmp_path):
     """As if it had not been full: what was there before stays, and no half file is left."""
     whole, folder = tmp_path / "whole", tmp_path / "run"

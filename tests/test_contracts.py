@@ -368,7 +368,8 @@ def test_wrong_shapes(case):
             case.create()(**unknown)
 
 
-def test_compiled(case, made, backend):
+def test_compiled(compiled_case, made, backend):
+    case = compiled_case
     layer = made(case, "float32")
     inputs, masks = case.inputs("float32"), case.masks()
     names = [*inputs, *masks]

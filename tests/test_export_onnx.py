@@ -102,7 +102,7 @@ def test_metadata_travels_inside(path):
     assert about["inputs"]["ids"] == {"shape": [None, None], "dtype": "int32"}
 
 
-@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("opset", [pytest.param(13, marks=pytest.mark.slow), 18])
 def test_the_version_of_operators(model, tmp_path, opset):
     path = export_onnx(model, tmp_path / "m.onnx", opset=opset, verify=CALLS)
     versions = {entry.domain: entry.version for entry in onnx.load(path).opset_import}
@@ -221,6 +221,7 @@ def test_a_decoder_and_its_searches_are_a_folder_of_equal_files(tmp_path):
     assert not weights[~mask].any() and weights[mask].any()
 
 
+@pytest.mark.slow
 def test_the_signatures_of_a_translation_run(tmp_path):
     from keras_attention.recipes import translation, translation_export
     from keras_attention.recipes.runs import Run

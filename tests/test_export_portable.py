@@ -245,3 +245,21 @@ def test_a_hierarchy_of_recurrent_encoders_converts(tmp_path):
         {"ids": RANDOM.integers(0, 20, (3, 4, 5))},
     ]
     export_tflite(model, tmp_path / "document.tflite", verify=calls)
+
+
+def test_an_ensemble_with_a_recurrent_encoder_converts(tmp_path):
+    from keras_attention import AttentionEnsemble
+    from keras_attention.export.tflite import export_tflite
+
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    words = [layers.Embedding(20, width, mask_zero=True)(ids) for width in (D, D + 3)]
+    encoder = layers.Bidirectional(layers.LSTM(U, return_sequences=True))
+    mixed, weights = AttentionEnsemble(4, encoder=encoder)(words, return_attention_scores=True)
+    model = keras.Model(ids, {"mixed": mixed, "weights": weights})
+    assert {id(w) for w in portable(model).weights} == {id(w) for w in model.weights}
+    calls = [
+        {"ids": np.array([[3, 1, 0], [0, 0, 0]])},
+        {"ids": np.array([[7]])},
+        {"ids": RANDOM.integers(0, 20, (3, 5))},
+    ]
+    export_tflite(model, tmp_path / "ensemble.tflite", verify=calls)

@@ -279,7 +279,7 @@ def test_a_model_that_takes_too_much_memory_is_one_line(unruly, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_that_crashes_its_runtime_is_one_line(unruly, tmp_path):
+def test_a_model_that_makes_its_runtime_crash_is_one_line(unruly, tmp_path):
     """Its structure is sound, but an operator lacks the inputs that its kernel reads."""
     schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
     flatbuffers = pytest.importorskip("flatbuffers")
@@ -293,10 +293,18 @@ def test_a_model_that_crashes_its_runtime_is_one_line(unruly, tmp_path):
     path = tmp_path / "crashing.tflite"
     path.write_bytes(builder.Output())
     assert "part" in inspect_tflite(path).signatures
-    with pytest.raises(
-        ArtifactError, match=r"^[^\n]*crashing.tflite: cannot .* crashed \(SIG[^\n]*$"
-    ):
+    # What a kernel makes of memory that is not its own differs from run to run.
+    with pytest.raises((ArtifactError, ValueError), match=r"^[^\n]*crashing.tflite: [^\n]*$"):
         run_artifact(path, {"n": 7}, "part")
+
+
+def test_a_runtime_that_crashes_is_one_line(unruly, tmp_path, monkeypatch):
+    crash = tmp_path / "python"
+    crash.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    crash.chmod(0o755)
+    monkeypatch.setattr(apart.sys, "executable", str(crash))
+    with pytest.raises(ArtifactError, match=r"m.tflite: cannot be run: its runtime crashed \(SIGS"):
+        run_artifact(unruly, {"n": 7}, "part")
 
 
 def test_a_model_that_does_not_end_is_one_line(unruly, monkeypatch):

@@ -62,12 +62,10 @@ def printed(cell):
     return text.replace("\r", "\n")  # which lets progress be written over
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend, chosen",
-    [
-        pytest.param("auto", "tensorflow", id="auto"),
-        pytest.param("jax", "jax", id="jax", marks=pytest.mark.slow),
-    ],
+    [pytest.param("auto", "tensorflow", id="auto"), pytest.param("jax", "jax", id="jax")],
 )
 def test_it_runs(tmp_path, monkeypatch, backend, chosen):
     import nbformat

@@ -168,7 +168,7 @@ def test_a_crash_of_the_converter_is_a_message(tmp_path):
 
 
 def test_what_the_child_process_says_is_what_is_told(tmp_path):
-    with pytest.raises(ExportError, match="SavedModel"):
+    with pytest.raises(RuntimeError, match="SavedModel"):
         calibration.calibrated(str(tmp_path), "int8", {"f": [{"x": np.zeros(3)}]})
 
 

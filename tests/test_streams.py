@@ -589,6 +589,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path):
     for count in (2_000, 20_000):
         # Long rows of few pieces: to hold them takes memory, to cut them little time.

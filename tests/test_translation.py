@@ -350,6 +350,7 @@ def test_a_file_in_integers_and_its_report(run, tmp_path):
         translation_export.calibration_texts(run, tmp_path / "missing.txt")
 
 
+@pytest.mark.slow
 def test_files_of_several_lengths_translate_as_one_of_any(run, tflite, tmp_path):
     folder = translation_export.export(run, "tflite", tmp_path / "lengths", shapes=[6, 12])
     several, one = Translator(folder), Translator(tflite)
@@ -433,6 +434,7 @@ def test_the_stand_alone_program_translates_without_tensorflow(run, tflite, tmp_
     assert done.stdout.splitlines() == [row["translation"] for row in mine]
 
 
+@pytest.mark.slow
 def test_the_program_runs_in_a_bare_environment(run, tflite, tmp_path):
     bare = tmp_path / "bare"
     venv.create(bare, with_pip=True)

@@ -9,7 +9,8 @@ BEAM = f"{TESTS} -k 'brute or best_continuations or ended or place'"
 
 MUTANTS = [
     Mutant(FILE, "    if is_calibrated():\n", "    if False:\n", f"{TESTS} -k integers"),
-    Mutant(FILE, "ops.where(done, 0.0, ops.squeeze(best, 1))", "ops.squeeze(best, 1)", GREEDY),
+    Mutant(FILE, "ops.where(done, 0.0, log_probabilities)", "log_probabilities", GREEDY),
+    Mutant(FILE, "ops.exp(logits - best), axis=-1)", "ops.exp(logits), axis=-1)", GREEDY),
     Mutant(
         FILE,
         "tokens = ops.where(done, end_id, ",
