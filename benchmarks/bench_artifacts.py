@@ -16,11 +16,11 @@ QUANTIZATIONS = (None, "dynamic", "float16", "weight_only_int8", "weight_only_in
 def measure(folder: Path, data_dir: Path | None) -> dict:
     """Export a run in every quantization and translate the test part with each file."""
     from keras_attention.export.conversion import CALIBRATED
-    from keras_attention.recipes import translation, translation_export
+    from keras_attention.recipes import translation_export, translator
     from keras_attention.recipes.export_report import measured
 
-    run = translation.load_run(folder)
-    corpus = translation.load_corpus(run.config, data_dir)
+    run = translator.load_run(folder)
+    corpus = translator.load_corpus(run.config, data_dir)
     texts = translation_export.calibration_texts(run, data_dir=data_dir)
     found = {}
     with tempfile.TemporaryDirectory() as place:

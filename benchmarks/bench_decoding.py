@@ -94,8 +94,9 @@ def files(folder: Path) -> dict[str, Path]:
     from keras_attention.export.onnx import export_onnx
     from keras_attention.export.portable import portable
     from keras_attention.export.tflite import export_tflite
+    from keras_attention.recipes.searches import signatures
     from keras_attention.recipes.tokenizers import END_ID
-    from keras_attention.recipes.translation import encoder_of, model_of, signatures
+    from keras_attention.recipes.translation import decoding, encoder_of, model_of
     from keras_attention.recipes.translation_options import Config
 
     keras.utils.set_random_seed(0)
@@ -104,7 +105,9 @@ def files(folder: Path) -> dict[str, Path]:
     for weight in model.weights:
         if weight.path.endswith("/bias") and weight.shape == (TARGETS,):
             weight.assign(keras.ops.where(keras.ops.arange(TARGETS) == END_ID, -1e3, weight))
-    functions = {"greedy": signatures(model, config, portable(encoder_of(model)))["greedy"]}
+    functions = {
+        "greedy": signatures(decoding(model, config, portable(encoder_of(model))), config)["greedy"]
+    }
     found = {}
     for name, quantization in (("float32", None), ("dynamic", "dynamic"), ("float16", "float16")):
         path = folder / f"{name}.tflite"

@@ -23,7 +23,7 @@ from record import write_bench
 from keras_attention.recipes import translation_training
 from keras_attention.recipes.training import Trainer
 from keras_attention.recipes.translation import build_model
-from keras_attention.recipes.translation_options import PHRASEBOOK, Config
+from keras_attention.recipes.translation_options import Config
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 VOCABULARY, BATCH, LENGTH = 5000, 64, 16
@@ -80,7 +80,7 @@ def precision(epochs: int) -> dict:
     found = {}
     for name in PRECISIONS:
         with tempfile.TemporaryDirectory() as folder:
-            config = Config(**{**PHRASEBOOK, "epochs": epochs, "precision": name})
+            config = Config(**{**Config.small, "epochs": epochs, "precision": name})
             figures = translation_training.train(config, Path(folder) / "run")
         last = figures["history"][-1]
         found[name] = {k: last[k] for k in ("loss", "token_accuracy", "bleu", "exact_match")}
@@ -100,7 +100,7 @@ def main() -> None:
     options = parser.parse_args()
     for name, measure in (
         ("speed", lambda: speed(*((5, 1) if options.quick else (40, 5)))),
-        ("precision", lambda: precision(1 if options.quick else PHRASEBOOK["epochs"])),
+        ("precision", lambda: precision(1 if options.quick else Config.small["epochs"])),
     ):
         if options.only in (None, name):
             values = measure()

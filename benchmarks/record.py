@@ -48,9 +48,10 @@ def record_run(folder: Path, name: str, title: str) -> Path:
         json.loads((folder / file).read_text("utf-8"))
         for file in ("config.json", "metrics.json", "evaluation.json")
     )
-    from keras_attention.recipes.translation_options import PHRASEBOOK, Config
+    from keras_attention.recipes.options import CONFIGS
 
-    default = {**Config().__dict__, **(PHRASEBOOK if config["data"] == "phrasebook" else {})}
+    recipe = CONFIGS[config["recipe"]]
+    default = {**recipe().__dict__, **(recipe.small if config["data"] == "phrasebook" else {})}
     changed = {k: v for k, v in config.items() if k != "recipe" and v != default[k]}
     options = " ".join(_option(key, value) for key, value in changed.items())
     kept = ("parameters", "best_epoch", "minutes", "seconds", "tokens_per_second")
@@ -58,7 +59,9 @@ def record_run(folder: Path, name: str, title: str) -> Path:
         name,
         {
             "title": title,
-            "command": f"keras-attention train translation {options} --out RUN".replace("  ", " "),
+            "command": f"keras-attention train {recipe.recipe} {options} --out RUN".replace(
+                "  ", " "
+            ),
             "figures": {key: measured[key] for key in sorted(measured)},
             "training": {key: trained[key] for key in kept},
             "seed": config["seed"],

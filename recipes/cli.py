@@ -19,9 +19,10 @@ from pathlib import Path
 from keras_attention.export.errors import ExportError
 
 from .errors import Interrupted, PeerLost, RunError, UsageError
-from .options import RECIPES, flag, parse
+from .options import CONFIGS, RECIPES, flag, parse
+from .pairs_options import FREE_WHEN_RESUMED
 from .terminal import news, print_figures, progress, show
-from .translation_options import ATTENTIONS, FREE_WHEN_RESUMED, PHRASEBOOK, Config
+from .translation_options import ATTENTIONS, Config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,16 +110,16 @@ def _where(name, data, data_dir):
 
 
 def _demo(options) -> None:
-    translation = _translation()
+    translator = _translator()
     from . import translation_training
 
     out = options.out or _fresh(Path("runs") / "demo")
     started = time.perf_counter()
     news(f"learning to translate a small generated language, into {out}")
-    config = Config(**{**PHRASEBOOK, "seed": options.seed})
+    config = Config(**{**Config.small, "seed": options.seed})
     translation_training.train(config, out, report=news, progress=progress)
-    run = translation.load_run(out)
-    figures = translation.evaluate(run, report=news)
+    run = translator.load_run(out)
+    figures = translator.evaluate(run, report=news)
     news("exporting")
     from keras_attention.export.run_template import Translator
 
@@ -126,11 +127,11 @@ def _demo(options) -> None:
 
     saved_model = translation_export.export(run, "saved_model")
     tflite = translation_export.export(run, "tflite")
-    corpus = translation.load_corpus(config)
+    corpus = translator.load_corpus(config)
     texts = corpus.test.source[:200]
     match = translation_export.token_match(run, tflite, texts)
 
-    shown = translation.translate(run, texts[:3], translation.search_function(run, "greedy"))
+    shown = translator.translate(run, texts[:3], translator.search_function(run, "greedy"))
     without = Translator(tflite)
     if not options.json:
         for text, row in zip(texts, shown, strict=False):
@@ -168,7 +169,7 @@ def _fresh(path: Path) -> Path:
 
 
 def _train(options) -> None:
-    _translation()
+    _translator()
     import keras
 
     from . import strategies, translation_training
@@ -180,9 +181,10 @@ def _train(options) -> None:
     # Before anything else computes: devices are made by it.
     options.chosen = strategy = strategies.choose(options.strategy, replicas=options.replicas)
     news(str(strategy))
+    recipe = CONFIGS[options.recipe]
     given = {
         field.name: getattr(options, field.name)
-        for field in dataclasses.fields(Config)
+        for field in dataclasses.fields(recipe)
         if getattr(options, field.name) is not None
     }
     going_on = options.resume == "always" or (
@@ -191,7 +193,9 @@ def _train(options) -> None:
     if going_on:
         from .runs import load_config
 
-        config = load_config(options.out, "translation", Config)
+        config = load_config(options.out, CONFIGS.values())
+        if config.recipe != options.recipe:
+            raise UsageError(f"{options.out} is a run of the {config.recipe} recipe")
         changed = [
             name
             for name, value in given.items()
@@ -209,7 +213,7 @@ def _train(options) -> None:
         if own and "data" in given:
             raise UsageError("give either --data or files of your own")
         small = not own and given.get("data", "phrasebook") == "phrasebook"
-        config = Config(**{**(PHRASEBOOK if small else {}), **given})
+        config = recipe(**{**(recipe.small if small else {}), **given})
     listeners = []
     if options.tensorboard:
         from .tensorboard import TensorBoard
@@ -236,11 +240,11 @@ def _train(options) -> None:
 
 
 def _evaluate(options) -> None:
-    translation = _translation()
+    translator = _translator()
     from .runs import write_json
 
-    run = translation.load_run(options.run)
-    figures = translation.evaluate(run, data_dir=options.data_dir, limit=options.limit, report=news)
+    run = translator.load_run(options.run)
+    figures = translator.evaluate(run, data_dir=options.data_dir, limit=options.limit, report=news)
     write_json(run.folder / "evaluation.json", figures)
     print_figures(figures, options.json)
 
@@ -248,10 +252,10 @@ def _evaluate(options) -> None:
 def _predict(options) -> None:
     texts = options.text or list(_lines())
     if options.run.is_dir():
-        translation = _translation()
-        run = translation.load_run(options.run)
-        search = translation.search_function(run, "greedy" if options.greedy else "beam")
-        rows = translation.translate(run, texts, search)
+        translator = _translator()
+        run = translator.load_run(options.run)
+        search = translator.search_function(run, "greedy" if options.greedy else "beam")
+        rows = translator.translate(run, texts, search)
     else:
         from keras_attention.export.quiet import quiet
 
@@ -315,7 +319,7 @@ def _predict_by_file(path: Path, texts: Sequence[str], beam: bool) -> list[dict]
 
 
 def _export(options) -> None:
-    translation = _translation()
+    translator = _translator()
     for name, plain in (("quantize", "none"), ("shapes", "dynamic")):
         if getattr(options, name) != plain and options.to != "tflite":
             raise UsageError(f"{flag(name)} is for --to tflite")
@@ -325,7 +329,7 @@ def _export(options) -> None:
         raise UsageError("--calibrate is for --quantize int8")
     if options.text and (options.to != "tflite" or options.report):
         raise UsageError("--text is for --to tflite, without --report")
-    run = translation.load_run(options.run)
+    run = translator.load_run(options.run)
     news(f"exporting {options.run} to {options.to}")
     from . import translation_export, translation_text
 
@@ -350,10 +354,10 @@ def _export(options) -> None:
 
 
 def _report(run, path, options) -> None:
-    from . import export_report, translation
+    from . import export_report, translator
 
     news(f"measuring {path}")
-    corpus = translation.load_corpus(run.config, options.data_dir, news)
+    corpus = translator.load_corpus(run.config, options.data_dir, news)
     report = export_report.measured(
         run,
         path,
@@ -372,9 +376,9 @@ def _inspect(options) -> None:
 def _plot(options) -> None:
     from keras_attention import plot_attention
 
-    translation = _translation()
-    run = translation.load_run(options.run)
-    [row] = translation.translate(run, [options.text], translation.search_function(run, "beam"))
+    translator = _translator()
+    run = translator.load_run(options.run)
+    [row] = translator.translate(run, [options.text], translator.search_function(run, "beam"))
     if row["alignment"] is None:
         raise UsageError(f"{options.run} was trained without attention: it has no alignment")
     with warnings.catch_warnings(record=True) as caught:
@@ -392,7 +396,7 @@ def _plot(options) -> None:
 
 
 def _serve(options) -> None:
-    _translation()
+    _translator()
     from .serve import serving
 
     place = {"host": options.host, "port": options.port, "grpc_port": options.grpc_port}
@@ -430,8 +434,8 @@ def _launch(options) -> int | None:
     return None
 
 
-def _translation():
-    """The recipe, with TensorFlow's own chatter of the import kept from the user."""
+def _translator():
+    """The module, with TensorFlow's own chatter of the import kept from the user."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     from keras_attention.export.quiet import quiet
@@ -439,11 +443,11 @@ def _translation():
     with quiet():
         import tensorflow as tf
 
-        from . import translation
+        from . import translator
 
         tf.config.list_physical_devices()
         tf.get_logger().setLevel("ERROR")
-    return translation
+    return translator
 
 
 COMMANDS = {

@@ -20,8 +20,9 @@ from . import metrics
 from .data import Pairs, TextSide
 from .errors import RunError
 from .runs import Run
-from .translation import search_function, signatures, translate
+from .searches import signatures
 from .translation_export import compared_calls
+from .translator import decoding_of, search_function, translate
 
 THREADS = (1, 2)
 REPORTED_SENTENCES = 200
@@ -48,7 +49,7 @@ def measured(run: Run, path: Path, pairs: Pairs, side: TextSide, *, seconds: flo
     report = inspect_tflite(biggest)
     length = report.signatures["encode"]["inputs"]["source"][0][1]
     calls = compared_calls(run, length)
-    parity = check_parity(signatures(run.model, run.config), biggest, calls)
+    parity = check_parity(signatures(decoding_of(run), run.config), biggest, calls)
     return {
         "path": str(path),
         "bytes": sum(file.stat().st_size for file in files or [path]),

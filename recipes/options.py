@@ -11,11 +11,16 @@ from types import SimpleNamespace
 from keras_attention import __version__
 from keras_attention.visualization import PICTURES
 
-from . import strategies
+from . import strategies, transformer_options, translation_options
 from .job_files import ENGINES
-from .translation_options import PHRASEBOOK, Config
 
-RECIPES = {"translation": "recurrent encoder and decoder with attention (Bahdanau, Luong)"}
+CONFIGS = {
+    options.Config.recipe: options.Config for options in (translation_options, transformer_options)
+}
+RECIPES = {
+    "translation": "recurrent encoder and decoder with attention (Bahdanau, Luong)",
+    "transformer": "translation by attention alone, in an encoder and a decoder",
+}
 
 EPILOG = """examples:
   keras-attention demo
@@ -30,6 +35,13 @@ EPILOG = """examples:
   keras-attention serve runs/m30k
   keras-attention launch --workers 2 -- \\
       keras-attention train translation --data multi30k --out runs/m30k --resume auto
+"""
+
+TRAIN = "Train a recipe into a run folder; RECIPE --help lists its options."
+
+TRAIN_EPILOG = """examples:
+  keras-attention train translation --data multi30k --minutes 25 --out runs/m30k
+  keras-attention train transformer --pairs my.tsv --out runs/my
 """
 
 LAUNCH = """\
@@ -89,18 +101,15 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     demo.add_argument("--out", type=Path, help="folder of the run (default: a fresh runs/demo)")
     demo.add_argument("--seed", type=int, default=0, help="default: %(default)s")
 
-    train = command("train", "train a recipe into a run folder")
-    train.add_argument("recipe", choices=list(RECIPES), help="what to train")
-    train.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run's folder")
-    train.add_argument(
-        "--resume",
-        nargs="?",
-        const="always",
-        choices=("always", "auto"),
-        help="go on with the run in RUN; auto: if there is one, else begin it",
+    train = places.add_parser(
+        "train",
+        help="train a recipe into a run folder",
+        description=TRAIN,
+        epilog=TRAIN_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_config(train)
-    _add_devices(train)
+    recipes = train.add_subparsers(title="recipes", metavar="RECIPE", dest="recipe", required=True)
+    trains = [_add_recipe(recipes, name, commands["train"]) for name in RECIPES]
 
     evaluate = command("evaluate", "measure a run on the test part of its data")
     evaluate.add_argument("run", type=Path, metavar="RUN")
@@ -187,13 +196,31 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     launch.set_defaults(command=commands["launch"])
     _add_launch(launch)
 
-    for sub in (listed, train, evaluate, export):
+    for sub in (listed, *trains, evaluate, export):
         sub.add_argument(
             "--data-dir",
             type=Path,
             help="folder with the named data sets (default: KERAS_ATTENTION_DATA)",
         )
     return parser
+
+
+def _add_recipe(places, name: str, command: Callable) -> argparse.ArgumentParser:
+    about = RECIPES[name]
+    sub = places.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+    sub.set_defaults(command=command)
+    sub.add_argument("--json", action="store_true", help="print JSON lines on standard output")
+    sub.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run's folder")
+    sub.add_argument(
+        "--resume",
+        nargs="?",
+        const="always",
+        choices=("always", "auto"),
+        help="go on with the run in RUN; auto: if there is one, else begin it",
+    )
+    _add_config(sub, CONFIGS[name])
+    _add_devices(sub)
+    return sub
 
 
 def _add_launch(parser: argparse.ArgumentParser) -> None:
@@ -259,11 +286,11 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_config(parser: argparse.ArgumentParser) -> None:
+def _add_config(parser: argparse.ArgumentParser, config: type) -> None:
     """The fields of the recipe's config as options; None where not given."""
     kinds = {int: _positive, float: _fraction, str: str}
     groups = {}
-    for field in dataclasses.fields(Config):
+    for field in dataclasses.fields(config):
         about = SimpleNamespace(**field.metadata)
         if about.group not in groups:
             groups[about.group] = parser.add_argument_group(about.group)
@@ -273,7 +300,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         kind = typing.get_args(kind)[0] if several else kind
         default = "" if field.default is None else f" (default: {field.default}"
         if default:
-            small = PHRASEBOOK.get(field.name)
+            small = config.small.get(field.name)
             default += f"; phrasebook: {small})" if small is not None else ")"
         if kind is bool:
             group.add_argument(

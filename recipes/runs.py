@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,13 @@ class Run:
     folder: Path
 
 
-def write_config(folder: Path, recipe: str, config) -> None:
+def write_config(folder: Path, config) -> None:
     """Write `config.json`, which makes the folder a run."""
-    write_json(folder / "config.json", {"recipe": recipe, **dataclasses.asdict(config)})
+    write_json(folder / "config.json", {"recipe": config.recipe, **dataclasses.asdict(config)})
 
 
-def load_config(folder: Path, recipe: str, kind: type):
-    """The config of a run's folder, as the dataclass `kind`.
+def load_config(folder: Path, kinds: Iterable[type]):
+    """The config of a run's folder, as that of the dataclasses `kinds` which is of its recipe.
 
     Raises:
         RunError: naming what is missing or broken.
@@ -41,8 +42,10 @@ def load_config(folder: Path, recipe: str, kind: type):
         raise RunError(f"{folder} is not a run: it holds no config.json")
     try:
         values = json.loads(path.read_text("utf-8"))
-        if values.pop("recipe", None) != recipe:
-            raise ValueError(f"it is not a config of the {recipe} recipe")
+        recipe = values.pop("recipe", None)
+        [kind] = [kind for kind in kinds if kind.recipe == recipe] or [None]
+        if kind is None:
+            raise ValueError(f"no recipe is called {recipe!r}")
         return kind(**values)
     except (ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is broken: {first_line(error)}") from None

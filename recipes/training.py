@@ -20,6 +20,7 @@ import numpy as np
 
 from keras_attention.export.places import replacing
 
+from .averaging import Averaging
 from .checkpoints import Checkpoints
 from .clock import Clock
 from .errors import Interrupted, PeerLost, RunError
@@ -179,6 +180,7 @@ class Trainer:
         folder: str | os.PathLike | None = None,
         resume: bool | Literal["auto"] = False,
         checkpoint_steps: int | None = None,
+        average: int = 1,
         patience: int | None = None,
         made_by: Mapping[str, Any] | None = None,
         report: Callable[[str], None] = print,
@@ -203,6 +205,8 @@ class Trainer:
             resume: go on from the newest checkpoint in `folder`; `"auto"`: where there is one.
             checkpoint_steps: steps from one checkpoint to the next within an epoch; None: there
                 is one at the end of each epoch, and when a signal stops the training.
+            average: over how many epochs the mean of the weights is taken that is validated and
+                kept, while training goes on with its own.
             patience: epochs without a better one after which training ends; None: it does not.
             made_by: see `Checkpoints`; the model's sizes are checked in any case.
             report: receives a line when a checkpoint is broken.
@@ -242,6 +246,10 @@ class Trainer:
             )
         found = resume and (resume != "auto" or checkpoints.paths())
         state = self._restore(checkpoints) if found else _State()
+        past = Averaging(
+            self.model, average, checkpoints and checkpoints.folder, self.strategy.is_chief
+        )
+        past.restore(state.epoch)
         clock = Clock(state.minutes, state.seconds, self.strategy.accelerated)
         warmup_steps = min(self.warmup_steps, epochs * steps // 4)
         if state.epoch >= epochs:
@@ -284,23 +292,25 @@ class Trainer:
                         f"there is nothing to train on: epoch {state.epoch + 1} holds no label, or "
                         "padding alone"
                     )
-                figures = {
-                    "epoch": state.epoch + 1,
-                    "loss": state.loss,
-                    "train_loss": state.loss,
-                    "tokens_per_second": state.speed,
-                    **(validate() if validate else {}),
-                }
-                self._shared(state, stop, clock)
-                figures |= {"minutes": state.minutes, "seconds": state.seconds}
-                better = all(best_by(figures) > best_by(f) for f in state.history)
-                figures["best"] = self.strategy.as_the_chief(better)
-                state.end_epoch(figures)
-                if checkpoints and self.strategy.is_chief:
+                past.add(state.epoch)
+                with past.mean():
+                    figures = {
+                        "epoch": state.epoch + 1,
+                        "loss": state.loss,
+                        "train_loss": state.loss,
+                        "tokens_per_second": state.speed,
+                        **(validate() if validate else {}),
+                    }
+                    self._shared(state, stop, clock)
+                    figures |= {"minutes": state.minutes, "seconds": state.seconds}
+                    better = all(best_by(figures) > best_by(f) for f in state.history)
+                    figures["best"] = self.strategy.as_the_chief(better)
                     # The model first: a checkpoint never claims a best model that is not there.
-                    if figures["best"]:
+                    if checkpoints and self.strategy.is_chief and figures["best"]:
                         with replacing(folder / "model.keras") as beside:
                             self.model.save(beside)
+                state.end_epoch(figures)
+                if checkpoints and self.strategy.is_chief:
                     self._save(checkpoints, state)
                     _write_table(folder / "history.csv", state.history)
                 on_epoch(figures)

@@ -1,4 +1,4 @@
-"""The artifacts of a translation run, and what they are compared with."""
+"""The artifacts of a run that translates, and what they are compared with."""
 
 import dataclasses
 import importlib.util
@@ -23,15 +23,9 @@ from .batches import to_ids
 from .data import read_texts
 from .errors import RunError
 from .runs import Run
+from .searches import searches, signatures
 from .tokenizers import END_ID, PADDING_ID, START_ID
-from .translation import (
-    encoder_of,
-    load_corpus,
-    model_of,
-    search_function,
-    search_functions,
-    signatures,
-)
+from .translator import decoding_of, load_corpus, model_of, search_function
 
 _CALIBRATED_TEXTS = 100
 _CALIBRATED_STEPS = 3  # of each text; all of them are seen in `greedy`
@@ -99,8 +93,8 @@ def _examples(run: Run) -> list[np.ndarray]:
 
 
 def _export_saved_model(run, path, verify):
-    encoder = portable(encoder_of(run.model))
-    search = search_functions(run.model, run.config, encoder)["beam"]
+    decoding = decoding_of(run, portable)
+    search = searches(decoding, run.config)["beam"]
     limit = run.config.max_length
 
     def translate_text(text):
@@ -122,7 +116,7 @@ def _export_saved_model(run, path, verify):
     text = {"text": tf.TensorSpec((None,), tf.string)}
     served = importlib.util.find_spec("tensorflow_serving") is not None
     return export_saved_model(
-        {"serving_default": (translate_text, text), **signatures(run.model, run.config, encoder)},
+        {"serving_default": (translate_text, text), **signatures(decoding, run.config)},
         path or run.folder / "export" / "saved_model",
         assets={
             f"{side}.vocabulary.txt": run.folder / f"{side}.vocabulary.txt"
@@ -144,7 +138,7 @@ def _warmup(run):
 
 
 def _export_tflite(run, path, quantize, shapes, texts, verify):
-    functions = signatures(run.model, run.config, portable(encoder_of(run.model)))
+    functions = signatures(decoding_of(run, portable), run.config)
     if quantize in CALIBRATED:
         del functions["beam"]
     if shapes == "static":
@@ -196,7 +190,7 @@ def calibration_calls(run: Run, texts: Sequence[str]) -> dict[str, list[dict]]:
     """What the signatures are called with while these texts are translated."""
     if not texts:
         raise RunError("ranges of integers are fitted to texts, and there are none")
-    functions = signatures_of(signatures(run.model, run.config))
+    functions = signatures_of(signatures(decoding_of(run), run.config))
     encode, step = (functions[name].concrete() for name in ("encode", "decode_step"))
     calls = {"encode": [], "decode_step": [], "greedy": []}
     ids = to_ids(texts, run.source)
@@ -218,7 +212,7 @@ def calibration_calls(run: Run, texts: Sequence[str]) -> dict[str, list[dict]]:
 
 def _export_onnx(run, path, verify):
     return export_onnx(
-        signatures(run.model, run.config, portable(encoder_of(run.model))),
+        signatures(decoding_of(run, portable), run.config),
         path or run.folder / "export" / "onnx",
         metadata=artifact_metadata(run),
         verify=compared_calls(run) if verify else None,
@@ -240,7 +234,7 @@ def artifact_metadata(run: Run) -> dict[str, str]:
     """The texts that travel inside an artifact: limits, special ids and both vocabularies."""
     sides = {"source": run.source, "target": run.target}
     facts = {
-        "recipe": "translation",
+        "recipe": run.config.recipe,
         "start_id": START_ID,
         "end_id": END_ID,
         "pad_id": PADDING_ID,

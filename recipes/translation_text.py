@@ -14,6 +14,7 @@ from keras_attention.export.text_tflite import QUANTIZATIONS, export_text_tflite
 
 from .errors import RunError
 from .runs import Run
+from .searches import searches, signatures
 from .tokenizers import (
     CONTINUATION,
     END_ID,
@@ -22,8 +23,8 @@ from .tokenizers import (
     UNKNOWN_ID,
     Tokenizer,
 )
-from .translation import encoder_of, search_functions, signatures
 from .translation_export import artifact_metadata, in_float32
+from .translator import decoding_of
 
 SPACES = tuple(map(ord, " \x00\t\n\v\f\r"))
 
@@ -66,8 +67,8 @@ def export(
     if path is None:
         folder = "-".join(filter(None, ("tflite-text", quantize)))
         path = run.folder / "export" / folder / "translation_text.tflite"
-    encoder = portable(encoder_of(run.model))
-    search = search_functions(run.model, run.config, encoder)["greedy"]
+    decoding = decoding_of(run, portable)
+    search = searches(decoding, run.config)["greedy"]
     to_ids = reader(run.source)
     added = tf.constant(_added(run.target))
 
@@ -80,7 +81,7 @@ def export(
         return {**results, "alignment": alignment, "pieces": tf.gather(added, tokens)}
 
     text = {"text": tf.TensorSpec((None,), tf.string)}
-    of_ids = signatures(run.model, run.config, encoder)
+    of_ids = signatures(decoding, run.config)
     functions = {
         "tokenize": (tokenize, text),
         "translate": (translate, text),

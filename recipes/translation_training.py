@@ -1,4 +1,4 @@
-"""Training of a translation run, on whatever devices the strategy has."""
+"""Training of a run that translates, on whatever devices the strategy has."""
 
 import contextlib
 import time
@@ -16,13 +16,13 @@ from .data import DataError, Pairs
 from .errors import RunError, UsageError
 from .files import alone_in
 from .interruptions import lost_peers
+from .pairs_options import PairsConfig
 from .runs import Run, versions, write_config, write_json
 from .strategies import Strategy, check_batch_size
 from .streams import PairStream
 from .tokenizers import Tokenizer, learn_vocabulary
 from .training import Trainer
-from .translation import batch_form, load_corpus, model_of, search_function, translate
-from .translation_options import Config
+from .translator import batch_form, load_corpus, model_of, search_function, translate
 
 _FOR_VOCABULARIES = 200_000  # rows of a stream
 
@@ -38,7 +38,7 @@ class Listener(Protocol):
 
 
 def train(
-    config: Config,
+    config: PairsConfig,
     out: Path,
     *,
     data_dir=None,
@@ -119,7 +119,7 @@ def _tokenizers(config, corpus, out, resume, strategy) -> tuple[Tokenizer, Token
         ):
             Tokenizer(learn_vocabulary(texts, size, *side), *side).save(out, name)
         # Last: a folder with a config is a run, and has its vocabularies.
-        write_config(out, "translation", config)
+        write_config(out, config)
     strategy.wait()
     return tuple(Tokenizer.load(out, side) for side in ("source", "target"))
 
@@ -173,6 +173,7 @@ class _Training:
             folder=self.out,
             resume=resume,
             checkpoint_steps=config.checkpoint_steps,
+            average=config.average,
             patience=config.patience,
             made_by={**config.decided(), "form": self.form},
             report=self.report,

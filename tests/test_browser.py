@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras_attention.export.inspect import with_metadata
 from keras_attention.export.parity import load_tflite
 from keras_attention.export.run_template import Text, Translator
-from keras_attention.recipes import translation, translation_export, translation_training
+from keras_attention.recipes import translation_export, translation_training, translator
 from keras_attention.recipes.phrasebook import generate
 from keras_attention.recipes.tokenizers import Tokenizer
 from keras_attention.recipes.translation_options import Config
@@ -65,7 +65,7 @@ def run(phrases_file, tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("runs") / "phrasebook"
     translation_training.train(config, folder, report=lambda line: None)
-    return translation.load_run(folder)
+    return translator.load_run(folder)
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def python_says(run, texts, search="greedy"):
     target = Text(
         (run.folder / "target.vocabulary.txt").read_bytes(), run.target.split, run.target.normalize
     )
-    found = translation.translate(run, texts, translation.search_function(run, search))
+    found = translator.translate(run, texts, translator.search_function(run, search))
     for row in found:
         pieces = [piece for piece in row["target"] if piece != "[END]"]
         words = target.words([run.target.vocabulary.index(piece) for piece in pieces])

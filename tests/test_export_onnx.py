@@ -223,7 +223,7 @@ def test_a_decoder_and_its_searches_are_a_folder_of_equal_files(tmp_path):
 
 @pytest.mark.slow
 def test_the_signatures_of_a_translation_run(tmp_path):
-    from keras_attention.recipes import translation, translation_export
+    from keras_attention.recipes import searches, translation, translation_export
     from keras_attention.recipes.runs import Run
     from keras_attention.recipes.tokenizers import SPECIAL, Tokenizer
     from keras_attention.recipes.translation_options import Config
@@ -239,7 +239,7 @@ def test_the_signatures_of_a_translation_run(tmp_path):
     names = {"encode", "decode_step", "greedy", "beam"}
     assert {file.stem for file in folder.iterdir()} == names
     source = np.array([[4, 5, 6, 2], [7, 2, 0, 0]], "int32")
-    functions = translation.signatures(model, config)
+    functions = searches.signatures(translation.decoding(model, config), config)
     encoded = run_artifact(folder, {"source": source}, "encode")
     one_step = {"token": np.array([1, 1], "int32"), **encoded}
     # The other two have been compared by the export.

@@ -252,11 +252,12 @@ def test_a_step_of_decoding_suits_a_gpu(tmp_path):
     A step has no loop, and every mask selects. That the search for constants finds a mask that is
     added shows on Keras's own attention.
     """
-    from keras_attention.recipes import translation
+    from keras_attention.recipes import searches, translation
     from keras_attention.recipes.translation_options import Config
 
     model = translation.build_model(9, 7, embedding=5, encoder_units=3, units=6)
-    step = translation.signatures(model, Config(max_length=5))["decode_step"]
+    config = Config(max_length=5)
+    step = searches.signatures(translation.decoding(model, config), config)["decode_step"]
 
     def attend(ids):
         mask = ka.padding_mask(ids)

@@ -22,7 +22,7 @@ from conftest import randomize
 
 from keras_attention.export.errors import ArtifactError
 from keras_attention.export.saved_model import export_saved_model
-from keras_attention.recipes import serve, translation, translation_export
+from keras_attention.recipes import serve, translation, translation_export, translator
 from keras_attention.recipes.errors import RunError
 from keras_attention.recipes.runs import Run, write_config
 from keras_attention.recipes.tokenizers import SPECIAL, Tokenizer
@@ -45,7 +45,7 @@ def run(tmp_path_factory):
     folder.mkdir()
     sizes = {"embedding": 6, "encoder_units": 5, "units": 7}
     config = Config(max_length=9, beam_width=2, **sizes)
-    write_config(folder, "translation", config)
+    write_config(folder, config)
     words = {"source": "早上 好 我 是 一名 演员", "target": "good morning I am an actor"}
     sides = {}
     for side, known in words.items():
@@ -76,7 +76,7 @@ def served(run, version, said):
 @pytest.fixture(scope="module")
 def answers(run):
     """What the recipe itself makes of the texts."""
-    rows = translation.translate(run, TEXTS, translation.search_function(run, "beam"))
+    rows = translator.translate(run, TEXTS, translator.search_function(run, "beam"))
     assert len({row["translation"] for row in rows}) > 1  # or nothing would be compared
     return rows
 
@@ -84,7 +84,7 @@ def answers(run):
 @pytest.fixture(scope="module")
 def found(run):
     """What the recipe itself makes of the ids: a `SearchResult` of each search."""
-    return {name: translation.search_function(run, name)(IDS) for name in ("greedy", "beam")}
+    return {name: translator.search_function(run, name)(IDS) for name in ("greedy", "beam")}
 
 
 def assert_translated(outputs, answers):
@@ -189,7 +189,7 @@ def test_every_request_of_the_warm_up_runs_on_its_signature(run, version):
         assert rows and all(len(output) == rows for output in outputs.values())
     texts = [text for name, inputs in requests if name == "serving_default" for text in inputs]
     assert texts == ["text", "text"]
-    search = translation.search_function(run, "greedy")
+    search = translator.search_function(run, "greedy")
     for name, inputs in requests:
         if name == "greedy":  # ids that the model knows, and no others
             given = loaded.signatures[name](source=tf.constant(inputs["source"]))

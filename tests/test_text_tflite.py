@@ -19,7 +19,7 @@ from keras_attention.export.text_tflite import (  # noqa: E402
     export_text_tflite,
     load_text_tflite,
 )
-from keras_attention.recipes import translation, translation_text  # noqa: E402
+from keras_attention.recipes import translation, translation_text, translator  # noqa: E402
 from keras_attention.recipes.batches import to_ids  # noqa: E402
 from keras_attention.recipes.errors import RunError  # noqa: E402
 from keras_attention.recipes.runs import Run, write_config  # noqa: E402
@@ -95,7 +95,7 @@ def path(run):
 def test_texts_have_the_ids_and_the_answers_of_the_model(run, path):
     assert len(TEXTS) == 20
     tokenize, translate = (load_text_tflite(path, name) for name in ("tokenize", "translate"))
-    greedy = translation.search_function(run, "greedy")
+    greedy = translator.search_function(run, "greedy")
     for texts in (TEXTS, [""], TEXTS[:1], TEXTS[13:16], TEXTS):
         ids = to_ids(texts, run.source).to_tensor()
         np.testing.assert_array_equal(tokenize({"text": texts})["source"], ids)
@@ -199,7 +199,7 @@ def test_a_file_that_differs_is_not_left_behind(tmp_path):
 
 def test_the_command(run, command_line, capsys, tmp_path):
     said = command_line(capsys)
-    write_config(run.folder, "translation", run.config)
+    write_config(run.folder, run.config)
     for name in ("source", "target"):
         getattr(run, name).save(run.folder, name)
     run.model.save(run.folder / "model.keras")

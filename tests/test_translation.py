@@ -19,9 +19,11 @@ from keras_attention.export.parity import load_tflite, run_artifact
 from keras_attention.export.run_template import Translator
 from keras_attention.recipes import (
     export_report,
+    searches,
     translation,
     translation_export,
     translation_training,
+    translator,
 )
 from keras_attention.recipes.batches import batches, fed, to_ids
 from keras_attention.recipes.data import DataError
@@ -60,7 +62,7 @@ def run(pairs_file, tmp_path_factory):
     translation_training.train(
         Config(pairs=[str(pairs_file)], **TINY), folder, report=lambda line: None
     )
-    return translation.load_run(folder)
+    return translator.load_run(folder)
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +105,10 @@ def test_what_search_steps_through_is_what_was_trained(options):
     source = np.array([[3, 4, 5, 6, END_ID], [7, 8, END_ID, 0, 0]], "int32")
     target = np.array([[START_ID, 4, 5, 6], [START_ID, 9, 3, 10]], "int32")
     whole = np.asarray(model([source, target]))
-    functions = translation.search_functions(model, config)
-    states, memory = functions["encode"](source)
+    encode, step = translation.decoding(model, config)
+    states, memory = encode(source)
     for t in range(target.shape[1]):
-        logits, states, _ = functions["step"](tf.constant(target[:, t]), states, *memory)
+        logits, states, _ = step(tf.constant(target[:, t]), states, memory)
         # The same sums in another order.
         np.testing.assert_allclose(np.asarray(logits), whole[:, t], rtol=1e-4, atol=1e-5)
 
@@ -184,7 +186,7 @@ def test_a_folder_with_a_run_is_not_trained_over(run, pairs_file):
 
 
 def test_a_finished_run_goes_on_for_more_epochs(copy):
-    config = dataclasses.replace(load_config(copy, "translation", Config), epochs=3)
+    config = dataclasses.replace(load_config(copy, [Config]), epochs=3)
     figures = translation_training.train(config, copy, resume=True, report=lambda line: None)
     assert [f["epoch"] for f in figures["history"]] == [1, 2, 3]
 
@@ -192,18 +194,18 @@ def test_a_finished_run_goes_on_for_more_epochs(copy):
 def test_the_search_gives_one_sentence_the_same_alone_and_in_a_batch(run):
     texts = sentences(7)
     for name in ("greedy", "beam"):
-        search = translation.search_function(run, name)
-        together = translation.translate(run, texts, search)
+        search = translator.search_function(run, name)
+        together = translator.translate(run, texts, search)
         for text, row in zip(texts, together, strict=True):
-            [alone] = translation.translate(run, [text], search)
+            [alone] = translator.translate(run, [text], search)
             assert alone["translation"] == row["translation"]
             assert alone["score"] == pytest.approx(row["score"], abs=1e-4)
 
 
 def test_translations_keep_the_order_of_the_texts(run):
     texts = sentences(9)
-    search = translation.search_function(run, "greedy")
-    rows = translation.translate(run, texts, search, batch_size=2)
+    search = translator.search_function(run, "greedy")
+    rows = translator.translate(run, texts, search, batch_size=2)
     for text, row in zip(texts, rows, strict=True):
         assert "".join(row["source"]).removesuffix("[END]").replace("##", "") == text.replace(
             " ", ""
@@ -211,7 +213,7 @@ def test_translations_keep_the_order_of_the_texts(run):
 
 
 def test_an_alignment_has_a_row_a_piece_and_sums_to_one(run):
-    [row] = translation.translate(run, sentences(1), translation.search_function(run, "beam"))
+    [row] = translator.translate(run, sentences(1), translator.search_function(run, "beam"))
     weights = np.array(row["alignment"])
     assert weights.shape == (len(row["target"]), len(row["source"]))
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
@@ -219,19 +221,19 @@ def test_an_alignment_has_a_row_a_piece_and_sums_to_one(run):
 
 @pytest.mark.parametrize("text", ["", "   ", "qwxyz ☃", "我 " * 3])
 def test_odd_texts_get_an_answer(run, text):
-    [row] = translation.translate(run, [text], translation.search_function(run, "beam"))
+    [row] = translator.translate(run, [text], translator.search_function(run, "beam"))
     assert isinstance(row["translation"], str)
     assert np.isfinite(row["score"])
 
 
 def test_a_text_over_the_limit_is_refused_by_its_number(run):
-    search = translation.search_function(run, "greedy")
+    search = translator.search_function(run, "greedy")
     with pytest.raises(DataError, match=r"text 2 has 41 pieces, the model takes 20 at most"):
-        translation.translate(run, ["我", "我 " * 40], search)
+        translator.translate(run, ["我", "我 " * 40], search)
 
 
 def test_evaluation_gives_every_figure(run):
-    figures = translation.evaluate(run, limit=10)
+    figures = translator.evaluate(run, limit=10)
     assert figures["sentences"] == 10
     assert 0 <= figures["exact_match"] <= 1 <= figures["perplexity"]
     assert "tok:none" in figures["bleu_signature"]
@@ -240,7 +242,7 @@ def test_evaluation_gives_every_figure(run):
 def test_gold_alignments_give_an_alignment_error_rate(tmp_path):
     config = Config(**{**TINY, "normalize": None, "limit": 64, "epochs": 1})
     translation_training.train(config, tmp_path / "run", report=lambda line: None)
-    figures = translation.evaluate(translation.load_run(tmp_path / "run"), limit=20)
+    figures = translator.evaluate(translator.load_run(tmp_path / "run"), limit=20)
     assert 0 < figures["aer"] < 1
 
 
@@ -267,7 +269,7 @@ def test_a_broken_run_is_named_in_one_line(copy, file, content, says):
     else:
         (copy / file).write_bytes(content)
     with pytest.raises((RunError, DataError), match=says) as error:
-        translation.load_run(copy)
+        translator.load_run(copy)
     assert "\n" not in str(error.value)
 
 
@@ -275,7 +277,7 @@ def test_vocabularies_of_another_run_are_refused(copy, run):
     other = translation.Tokenizer(run.source.vocabulary[:-3], "spaces", "none")
     other.save(copy, "source")
     with pytest.raises(RunError, match="they are of another run"):
-        translation.load_run(copy)
+        translator.load_run(copy)
 
 
 # Artifacts.
@@ -316,7 +318,7 @@ def test_steps_of_the_tflite_file_give_what_its_greedy_search_gives(run, tflite)
 
 def test_the_beam_of_the_tflite_file_is_that_of_the_model(run, tflite):
     source = to_ids(sentences(4), run.source).to_tensor()
-    mine = translation.search_function(run, "beam")(source)
+    mine = translator.search_function(run, "beam")(source)
     its = load_tflite(tflite, "beam")({"source": source.numpy()})
     np.testing.assert_array_equal(mine.tokens, its["tokens"])
     np.testing.assert_allclose(mine.scores, its["scores"], rtol=1e-4, atol=1e-5)
@@ -329,7 +331,7 @@ def test_a_file_in_integers_and_its_report(run, tmp_path):
     path = translation_export.export(run, "tflite", tmp_path / "a", quantize="int8", texts=texts)
     assert set(inspect_tflite(path).signatures) == {"encode", "decode_step", "greedy"}
     pairs = generate(12, seed=5)
-    side = translation.load_corpus(run.config).target
+    side = translator.load_corpus(run.config).target
     report = export_report.measured(run, path, pairs, side, seconds=0.1)
     assert report["quantization"] == "int8"
     assert report["bytes"] == path.stat().st_size > report["weights_bytes"]
@@ -370,10 +372,10 @@ def test_files_of_several_lengths_translate_as_one_of_any(run, tflite, tmp_path)
 
 
 def test_an_artifact_that_is_not_equal_is_not_left_behind(run, tmp_path, monkeypatch):
-    honest = translation.signatures
+    honest = searches.signatures
 
-    def crooked(model, config, encoder):
-        functions = honest(model, config, encoder)
+    def crooked(decoding, config):
+        functions = honest(decoding, config)
         greedy, specs = functions["greedy"]
 
         def other(source):
@@ -399,7 +401,7 @@ def test_the_saved_model_takes_strings(run, tmp_path):
     texts = sentences(3)
     loaded = tf.saved_model.load(str(path))
     found = loaded.signatures["serving_default"](text=tf.constant(texts))
-    mine = translation.translate(run, texts, translation.search_function(run, "beam"))
+    mine = translator.translate(run, texts, translator.search_function(run, "beam"))
     assert [t.decode() for t in found["translation"].numpy()] == [r["translation"] for r in mine]
     np.testing.assert_allclose(found["score"].numpy(), [r["score"] for r in mine], rtol=1e-4)
     length, width = np.shape(mine[0]["alignment"])
@@ -430,7 +432,7 @@ def test_the_stand_alone_program_translates_without_tensorflow(run, tflite, tmp_
     done = subprocess.run(
         [sys.executable, "-c", watch], capture_output=True, cwd=tmp_path, check=True, text=True
     )
-    mine = translation.translate(run, texts, translation.search_function(run, "greedy"))
+    mine = translator.translate(run, texts, translator.search_function(run, "greedy"))
     assert done.stdout.splitlines() == [row["translation"] for row in mine]
 
 
@@ -448,6 +450,6 @@ def test_the_program_runs_in_a_bare_environment(run, tflite, tmp_path):
     texts = sentences(3)
     program = [python, tflite.with_name("run.py"), "--beam", *texts]
     done = subprocess.run(program, capture_output=True, cwd=tmp_path, check=True, text=True)
-    mine = translation.translate(run, texts, translation.search_function(run, "beam"))
+    mine = translator.translate(run, texts, translator.search_function(run, "beam"))
     assert done.stdout.splitlines() == [row["translation"] for row in mine]
     assert subprocess.run([python, "-c", "import tensorflow"], capture_output=True).returncode

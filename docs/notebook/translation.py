@@ -131,19 +131,19 @@ print(strategy)
 # complete is not trained again; raise `EPOCHS` and it goes on. Other options need another `OUT`.
 # A `*` marks the best epoch so far: its model is kept.
 #
-# `Config` holds all options, as `keras-attention train --help` does. Two that help on borrowed
-# machines: `minutes=50` ends in time, with the learning rate at its end by then, and
+# `Config` holds all options, as `keras-attention train translation --help` does. Two that help on
+# borrowed machines: `minutes=50` ends in time, with the learning rate at its end by then, and
 # `accumulate=2` needs less memory. The batch (`batch_size=64`) is that of all devices together; a
 # larger one may use an accelerator better.
 
 # %%
 from keras_attention.recipes import translation_training
-from keras_attention.recipes.translation_options import PHRASEBOOK, Config
+from keras_attention.recipes.translation_options import Config
 
 if PAIRS:
     config = Config(pairs=[PAIRS], epochs=EPOCHS)
 else:
-    config = Config(**{**PHRASEBOOK, "epochs": EPOCHS})
+    config = Config(**{**Config.small, "epochs": EPOCHS})
 
 
 class Progress(translation_training.Listener):
@@ -166,19 +166,19 @@ figures = translation_training.train(
 # search, perplexity, and the share of sentences that are right to the letter.
 
 # %%
-from keras_attention.recipes import translation
+from keras_attention.recipes import translator
 
-run = translation.load_run(OUT)
-for name, value in translation.evaluate(run, limit=MEASURED).items():
+run = translator.load_run(OUT)
+for name, value in translator.evaluate(run, limit=MEASURED).items():
     print(f"{name:<20} {value:.4g}" if isinstance(value, float) else f"{name:<20} {value}")
 
 # %% [markdown]
 # ## Translate
 
 # %%
-corpus = translation.load_corpus(config)
+corpus = translator.load_corpus(config)
 texts = corpus.test.source[:5]
-rows = translation.translate(run, texts, translation.search_function(run, "beam"))
+rows = translator.translate(run, texts, translator.search_function(run, "beam"))
 for text, row, reference in zip(texts, rows, corpus.test.target, strict=False):
     print(f"{text}  ->  {row['translation']}")
     print(f"    reference: {reference}")
