@@ -1,6 +1,7 @@
-"""Small figures that last: `results/*.json`, and the table of README made from them.
+"""Small figures that last: `results/*.json`, and the tables of README made from them.
 
 python benchmarks/record.py run RUN NAME TITLE     after train and evaluate
+python benchmarks/record.py seeds NAME TITLE RUN...  of runs that differ in their seed alone
 python benchmarks/record.py readme [--check]       write README's table, or compare it
 """
 
@@ -44,24 +45,13 @@ def write_bench(name: str, values: dict) -> None:
 
 def record_run(folder: Path, name: str, title: str) -> Path:
     """Figures, command, seed, versions and date of a run that was trained and evaluated."""
-    config, trained, measured = (
-        json.loads((folder / file).read_text("utf-8"))
-        for file in ("config.json", "metrics.json", "evaluation.json")
-    )
-    from keras_attention.recipes.options import CONFIGS
-
-    recipe = CONFIGS[config["recipe"]]
-    default = {**recipe().__dict__, **(recipe.small if config["data"] == "phrasebook" else {})}
-    changed = {k: v for k, v in config.items() if k != "recipe" and v != default[k]}
-    options = " ".join(_option(key, value) for key, value in changed.items())
+    config, trained, measured = _files(folder)
     kept = ("parameters", "best_epoch", "minutes", "seconds", "tokens_per_second")
     return write(
         name,
         {
             "title": title,
-            "command": f"keras-attention train {recipe.recipe} {options} --out RUN".replace(
-                "  ", " "
-            ),
+            "command": _command(config),
             "figures": {key: measured[key] for key in sorted(measured)},
             "training": {key: trained[key] for key in kept},
             "seed": config["seed"],
@@ -70,6 +60,55 @@ def record_run(folder: Path, name: str, title: str) -> Path:
             "hardware": hardware(),
         },
     )
+
+
+def record_seeds(name: str, title: str, folders: Iterable[Path]) -> Path:
+    """Figures of runs that differ in their seed alone: each, their mean and the worst."""
+    runs = [_files(folder) for folder in folders]
+    configs = [{**config, "seed": "SEED"} for config, *_ in runs]
+    if any(config != configs[0] for config in configs):
+        raise SystemExit("the runs differ in more than their seed")
+    measured = [figures for *_, figures in runs]
+    mean = {key: statistics.mean(row[key] for row in measured) for key in sorted(measured[0])}
+    seeds = [config["seed"] for config, *_ in runs]
+    trained = runs[0][1]
+    return write(
+        name,
+        {
+            "title": f"{title}, mean of seeds {', '.join(map(str, seeds))}",
+            "command": _command(configs[0]),
+            "figures": {
+                **mean,
+                "accuracy_worst": min(row["accuracy"] for row in measured),
+                "seeds": [{"seed": seed, **row} for seed, row in zip(seeds, measured, strict=True)],
+            },
+            "training": {
+                "parameters": trained["parameters"],
+                "minutes": statistics.mean(values["minutes"] for _, values, _ in runs),
+            },
+            "seed": seeds,
+            "versions": trained["versions"],
+            "date": trained["date"],
+            "hardware": hardware(),
+        },
+    )
+
+
+def _files(folder):
+    names = ("config.json", "metrics.json", "evaluation.json")
+    return [json.loads((folder / name).read_text("utf-8")) for name in names]
+
+
+def _command(config) -> str:
+    """What trains such a run: the options that are not the recipe's own."""
+    from keras_attention.recipes.options import CONFIGS
+
+    recipe = CONFIGS[config["recipe"]]
+    small = recipe.small if config["data"] == recipe.embedded else {}
+    default = {**recipe().__dict__, **small}
+    changed = {k: v for k, v in config.items() if k != "recipe" and v != default[k]}
+    options = [_option(key, value) for key, value in changed.items()]
+    return " ".join(["keras-attention train", config["recipe"], *options, "--out RUN"])
 
 
 def record_demo(lines: Iterable[str]) -> Path:
@@ -112,41 +151,54 @@ def _option(key, value):
     return f"{flag} {value}"
 
 
-def table() -> str:
-    """README's table of results, from the files."""
-    rows = [
-        "| data and model | BLEU greedy / beam | exact match | AER | parameters | "
-        "minutes | command |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for path in sorted(RESULTS.glob("*.json")):
-        values = json.loads(path.read_text("utf-8"))
-        if "title" not in values:
-            continue
+TRANSLATED = {
+    "BLEU greedy": ("bleu_greedy", ".2f"),
+    "BLEU beam": ("bleu_beam", ".2f"),
+    "exact match": ("exact_match", ".3f"),
+    "AER": ("aer", ".3f"),
+}
+CLASSIFIED = {
+    "accuracy": ("accuracy", ".2f"),
+    "of the worst seed": ("accuracy_worst", ".2f"),
+    "macro F1": ("macro_f1", ".2f"),
+    "redundancy of hops": ("redundancy", ".3f"),
+}
+
+
+def tables() -> str:
+    """README's tables of results, from the files: of translation, and of classes."""
+    found = [json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    found = [values for values in found if "title" in values]
+    classes = [values for values in found if "accuracy" in values["figures"]]
+    texts = [values for values in found if values not in classes]
+    parts = [(TRANSLATED, texts), (CLASSIFIED, classes)]
+    return "\n\n".join(_table(columns, rows) for columns, rows in parts if rows)
+
+
+def _table(columns, results) -> str:
+    names = ["data and model", *columns, "parameters", "minutes", "command"]
+    rows = [names, ["---"] * len(names)]
+    for values in results:
         figures, training = values["figures"], values["training"]
-        greedy, beam, exact, aer = (
-            f"{figures[key]:{form}}" if key in figures else "-"
-            for key, form in (
-                ("bleu_greedy", ".2f"),
-                ("bleu_beam", ".2f"),
-                ("exact_match", ".3f"),
-                ("aer", ".3f"),
-            )
-        )
         rows.append(
-            f"| {values['title']} | {greedy} / {beam} | {exact} | {aer} | "
-            f"{training['parameters']:,} | {training['minutes']:.1f} | `{values['command']}` |"
+            [
+                values["title"],
+                *(f"{figures[k]:{form}}" if k in figures else "-" for k, form in columns.values()),
+                f"{training['parameters']:,}",
+                f"{training['minutes']:.1f}",
+                f"`{values['command']}`",
+            ]
         )
-    return "\n".join(rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def write_readme(check: bool) -> int:
-    """Put the table between its marks, or say whether it is there already."""
+    """Put the tables between their marks, or say whether it is there already."""
     readme = ROOT / "README.md"
     text = readme.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    wanted = f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    wanted = f"{before}{BEGIN}\n{tables()}\n{END}{after}"
     if check:
         return int(text != wanted)
     readme.write_text(wanted, "utf-8")
@@ -160,12 +212,19 @@ def main() -> int:
     run.add_argument("folder", type=Path)
     run.add_argument("name")
     run.add_argument("title")
+    seeds = commands.add_parser("seeds")
+    seeds.add_argument("name")
+    seeds.add_argument("title")
+    seeds.add_argument("folders", type=Path, nargs="+")
     commands.add_parser("demo")
     readme = commands.add_parser("readme")
     readme.add_argument("--check", action="store_true")
     options = parser.parse_args()
     if options.command == "run":
         print(record_run(options.folder, options.name, options.title))
+        return 0
+    if options.command == "seeds":
+        print(record_seeds(options.name, options.title, options.folders))
         return 0
     if options.command == "demo":
         print(record_demo(sys.stdin))

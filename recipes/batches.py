@@ -109,9 +109,9 @@ def check_boundaries(boundaries: Sequence[int], longest: int) -> None:
 
 def filled(ids: tf.Tensor, batch_size: int, first: int = PADDING_ID) -> tf.Tensor:
     """The batch with rows below that hold padding behind their `first` id."""
-    missing, length = batch_size - tf.shape(ids)[0], tf.shape(ids)[1]
-    empty = tf.pad(tf.fill([missing, 1], first), [[0, 0], [0, length - 1]])
-    return tf.concat([ids, empty], axis=0)
+    missing, inner = batch_size - tf.shape(ids)[0], tf.shape(ids)[1:]
+    row = tf.scatter_nd([[0] * (ids.shape.rank - 1)], tf.constant([first], ids.dtype), inner)
+    return tf.concat([ids, tf.repeat(row[tf.newaxis], missing, axis=0)], axis=0)
 
 
 def fed(target):

@@ -7,12 +7,12 @@ and to be restarted, 130 stopped by Ctrl-C.
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from keras_attention.export.errors import ExportError
 
 from .errors import Interrupted, PeerLost, RunError, UsageError
 from .options import CONFIGS, RECIPES, flag, parse
-from .pairs_options import FREE_WHEN_RESUMED
 from .terminal import news, print_figures, progress, show
+from .training_options import FREE_WHEN_RESUMED
 from .translation_options import ATTENTIONS, Config
 
 
@@ -77,11 +77,12 @@ def _fail(message: str, code: int) -> int:
 
 
 def _list(options) -> None:
-    from . import data
+    from . import data, labelled
 
+    names = (*data.NAMES, *labelled.NAMES)
     values = {
         "recipes": RECIPES,
-        "data": {name: _where(name, data, options.data_dir) for name in data.NAMES},
+        "data": {name: _where(name, data, options.data_dir) for name in names},
         "attention": list(ATTENTIONS),
     }
     if options.json:
@@ -94,13 +95,17 @@ def _list(options) -> None:
 
 
 def _where(name, data, data_dir):
-    if name == "phrasebook":
-        return "generated Chinese-English sentences with gold alignments, embedded"
-    folder = {"multi30k": "multi30k/tok", "tatoeba-cmn": "tatoeba"}[name]
-    what = {
-        "multi30k": "German-English image captions",
-        "tatoeba-cmn": "Chinese-English sentences",
+    what, folder = {
+        "phrasebook": ("generated Chinese-English sentences with gold alignments, embedded", None),
+        "multi30k": ("German-English image captions", "multi30k/tok"),
+        "tatoeba-cmn": ("Chinese-English sentences", "tatoeba"),
+        "questions": ("generated questions of six kinds, embedded", None),
+        "reviews": ("generated reviews, good or bad, embedded", None),
+        "trec": ("questions of six kinds", "trec"),
+        "imdb": ("film reviews, positive or negative", "imdb"),
     }[name]
+    if folder is None:
+        return what
     for root in (data_dir, os.environ.get(data.DATA_FOLDER_VARIABLE)):
         if root and (Path(root) / folder).is_dir():
             return f"{what}, found"
@@ -110,8 +115,8 @@ def _where(name, data, data_dir):
 
 
 def _demo(options) -> None:
-    translator = _translator()
-    from . import translation_training
+    _quietly()
+    from . import translation_training, translator
 
     out = options.out or _fresh(Path("runs") / "demo")
     started = time.perf_counter()
@@ -169,10 +174,11 @@ def _fresh(path: Path) -> Path:
 
 
 def _train(options) -> None:
-    _translator()
+    recipe = CONFIGS[options.recipe]
+    commands = _commands(recipe)
     import keras
 
-    from . import strategies, translation_training
+    from . import strategies
 
     if options.backend and options.backend != keras.backend.backend():
         raise UsageError(
@@ -181,7 +187,6 @@ def _train(options) -> None:
     # Before anything else computes: devices are made by it.
     options.chosen = strategy = strategies.choose(options.strategy, replicas=options.replicas)
     news(str(strategy))
-    recipe = CONFIGS[options.recipe]
     given = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(recipe)
@@ -209,10 +214,10 @@ def _train(options) -> None:
             )
         config = dataclasses.replace(config, **given)
     else:
-        own = any(given.get(name) for name in ("pairs", "source", "target"))
+        own = any(given.get(name) for name in recipe.own_files)
         if own and "data" in given:
             raise UsageError("give either --data or files of your own")
-        small = not own and given.get("data", "phrasebook") == "phrasebook"
+        small = not own and given.get("data", recipe.embedded) == recipe.embedded
         config = recipe(**{**(recipe.small if small else {}), **given})
     listeners = []
     if options.tensorboard:
@@ -223,7 +228,7 @@ def _train(options) -> None:
         from .profiling import Profile
 
         listeners.append(Profile(options.out / "profile", report=news))
-    figures = translation_training.train(
+    figures = commands.train(
         config,
         options.out,
         data_dir=options.data_dir,
@@ -240,11 +245,11 @@ def _train(options) -> None:
 
 
 def _evaluate(options) -> None:
-    translator = _translator()
+    commands = _commands_of(options.run)
     from .runs import write_json
 
-    run = translator.load_run(options.run)
-    figures = translator.evaluate(run, data_dir=options.data_dir, limit=options.limit, report=news)
+    run = commands.load_run(options.run)
+    figures = commands.evaluate(run, data_dir=options.data_dir, limit=options.limit, report=news)
     write_json(run.folder / "evaluation.json", figures)
     print_figures(figures, options.json)
 
@@ -252,15 +257,15 @@ def _evaluate(options) -> None:
 def _predict(options) -> None:
     texts = options.text or list(_lines())
     if options.run.is_dir():
-        translator = _translator()
-        run = translator.load_run(options.run)
-        search = translator.search_function(run, "greedy" if options.greedy else "beam")
-        rows = translator.translate(run, texts, search)
+        commands = _commands_of(options.run)
+        rows = commands.predict(commands.load_run(options.run), texts, options.greedy)
     else:
         from keras_attention.export.quiet import quiet
 
+        from .predict_file import predict_by_file
+
         with quiet():  # the interpreter announces itself
-            rows = _predict_by_file(options.run, texts, beam=not options.greedy)
+            rows = predict_by_file(options.run, texts, options.greedy)
     for text, row in zip(texts, rows, strict=True):
         if options.json:
             print(json.dumps({"text": text, **row}, ensure_ascii=False))
@@ -281,45 +286,7 @@ def _lines() -> Iterator[str]:
         yield text.rstrip("\r\n")
 
 
-def _predict_by_file(path: Path, texts: Sequence[str], beam: bool) -> list[dict]:
-    """Translate by an exported file alone, with the program that is written beside it."""
-    from keras_attention.export.inspect import inspect_tflite
-
-    from .data import DataError
-
-    report = inspect_tflite(path)
-    if report.custom:
-        raise DataError(f"{path} needs {', '.join(report.custom)}: it runs by load_text_tflite")
-    if "translation.json" not in report.metadata:
-        raise DataError(
-            f"{path} holds no vocabulary: it is not an export of the translation recipe"
-        )
-    from keras_attention.export.run_template import Translator
-
-    translator = Translator(path)
-    rows = []
-    for text in texts:
-        ids = translator.source.encode(text)
-        limit = translator.config["max_source_length"]
-        if len(ids) + 1 > limit:
-            raise DataError(
-                f"the text has {len(ids) + 1} pieces, the model takes {limit} at most: "
-                f"{text[:40]!r}..."
-            )
-        tokens, alignment = translator.translate([*ids, translator.end], beam)
-        rows.append(
-            {
-                "translation": translator.target.decode(tokens),
-                "source": [*(translator.source.pieces[i] for i in ids), "[END]"],
-                "target": [translator.target.pieces[i] for i in tokens],
-                "alignment": alignment.tolist(),
-            }
-        )
-    return rows
-
-
 def _export(options) -> None:
-    translator = _translator()
     for name, plain in (("quantize", "none"), ("shapes", "dynamic")):
         if getattr(options, name) != plain and options.to != "tflite":
             raise UsageError(f"{flag(name)} is for --to tflite")
@@ -329,42 +296,13 @@ def _export(options) -> None:
         raise UsageError("--calibrate is for --quantize int8")
     if options.text and (options.to != "tflite" or options.report):
         raise UsageError("--text is for --to tflite, without --report")
-    run = translator.load_run(options.run)
+    commands = _commands_of(options.run)
+    run = commands.load_run(options.run)
     news(f"exporting {options.run} to {options.to}")
-    from . import translation_export, translation_text
-
-    given = {
-        "quantize": None if options.quantize == "none" else options.quantize,
-        "shapes": options.shapes,
-        "verify": not options.no_verify,
-    }
-    if options.text:
-        path = translation_text.export(run, options.out, **given)
-    else:
-        if options.quantize == "int8":
-            given["texts"] = translation_export.calibration_texts(
-                run, options.calibrate, options.data_dir, news
-            )
-        path = translation_export.export(run, options.to, options.out, **given)
-    if options.report:
-        _report(run, path, options)
+    path = commands.export(run, options)
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
     values = {"path": str(path), "bytes": size, "verified": not options.no_verify}
     print(json.dumps(values) if options.json else path)
-
-
-def _report(run, path, options) -> None:
-    from . import export_report, translator
-
-    news(f"measuring {path}")
-    corpus = translator.load_corpus(run.config, options.data_dir, news)
-    report = export_report.measured(
-        run,
-        path,
-        corpus.test.rows(range(min(len(corpus.test.source), export_report.REPORTED_SENTENCES))),
-        corpus.target,
-    )
-    export_report.write(report, options.report)
 
 
 def _inspect(options) -> None:
@@ -374,29 +312,13 @@ def _inspect(options) -> None:
 
 
 def _plot(options) -> None:
-    from keras_attention import plot_attention
-
-    translator = _translator()
-    run = translator.load_run(options.run)
-    [row] = translator.translate(run, [options.text], translator.search_function(run, "beam"))
-    if row["alignment"] is None:
-        raise UsageError(f"{options.run} was trained without attention: it has no alignment")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        plot_attention(
-            row["alignment"],
-            row["source"],
-            row["target"],
-            path=options.out,
-            title=row["translation"],
-        )
-    for warning in caught:  # of characters that no font has
-        news(str(warning.message))
+    commands = _commands_of(options.run)
+    commands.plot(commands.load_run(options.run), options.text, options.out)
     print(json.dumps({"path": str(options.out)}) if options.json else options.out)
 
 
 def _serve(options) -> None:
-    _translator()
+    _quietly()
     from .serve import serving
 
     place = {"host": options.host, "port": options.port, "grpc_port": options.grpc_port}
@@ -434,8 +356,20 @@ def _launch(options) -> int | None:
     return None
 
 
-def _translator():
-    """The module, with TensorFlow's own chatter of the import kept from the user."""
+def _commands_of(folder: Path):
+    """The commands of the recipe that a run's folder is of."""
+    from .runs import load_config
+
+    return _commands(load_config(folder, CONFIGS.values()))
+
+
+def _commands(config):
+    """The commands of a recipe, with TensorFlow's own chatter of the import kept from the user."""
+    _quietly()
+    return importlib.import_module(f".{config.commands}", __package__)
+
+
+def _quietly() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     from keras_attention.export.quiet import quiet
@@ -443,11 +377,10 @@ def _translator():
     with quiet():
         import tensorflow as tf
 
-        from . import translator
+        from . import translator  # noqa: F401  (imports what speaks)
 
         tf.config.list_physical_devices()
         tf.get_logger().setLevel("ERROR")
-    return translator
 
 
 COMMANDS = {

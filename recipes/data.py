@@ -90,7 +90,7 @@ def read_pairs(path: StrPath, report: Report = print) -> Pairs:
     Raises:
         DataError: if there is no such file, or no good line in it.
     """
-    lines = _read_lines(path)
+    lines = read_lines(path)
     while not lines[-1]:
         lines.pop()
     bad = BadLines(report)
@@ -116,10 +116,10 @@ def read_texts(path: StrPath) -> list[str]:
         DataError: for a file or a line that cannot be read.
     """
     texts = []
-    for number, line in enumerate(_read_lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             try:
-                texts.append(_text(line))
+                texts.append(text_of(line))
             except BadLine as reason:
                 raise DataError(f"{path}:{number}: {reason}") from None
     return texts
@@ -137,7 +137,7 @@ def read_parallel(source_path: StrPath, target_path: StrPath, report: Report = p
         DataError: if a file is missing or empty, if the numbers of lines differ (then nothing says
             which line translates which), or if no line is good on both sides.
     """
-    sides = [_read_lines(path) for path in (source_path, target_path)]
+    sides = [read_lines(path) for path in (source_path, target_path)]
     if len(sides[0]) != len(sides[1]):
         raise DataError(
             f"{source_path} has {len(sides[0])} lines but {target_path} has {len(sides[1])}; "
@@ -149,7 +149,7 @@ def read_parallel(source_path: StrPath, target_path: StrPath, report: Report = p
         sentences = []
         for path, line in zip((source_path, target_path), lines, strict=True):
             try:
-                sentences.append(_not_empty(_text(line)))
+                sentences.append(_not_empty(text_of(line)))
             except BadLine as reason:
                 bad.add(path, number, reason)
                 break
@@ -269,7 +269,7 @@ def from_files(
     else:
         everything, first = read_parallel(source, target, report), source
     rows = len(everything.source)
-    sizes = [_held_out(size, rows) for size in (validation, test)]
+    sizes = [held_out(size, rows) for size in (validation, test)]
     train, validation_part, test_part = split_by_group(everything, *sizes, seed)
     if not (train.source and validation_part.source and test_part.source):
         raise DataError(
@@ -283,7 +283,7 @@ def from_files(
 
 def pair_of(line: bytes) -> tuple[str, str]:
     """The sentences of a line of a tab-separated file, or a `BadLine`."""
-    columns = _text(line).split("\t")
+    columns = text_of(line).split("\t")
     if len(columns) < 2:
         raise BadLine("one column; expected source TAB target")
     return _not_empty(columns[0]), _not_empty(columns[1])
@@ -310,7 +310,7 @@ class BadLines:
             self._report(f"{path}: skipped {self._count} bad of {lines} lines")
 
 
-def _read_lines(path: StrPath) -> list[bytes]:
+def read_lines(path: StrPath) -> list[bytes]:
     """The lines of a file as bytes, without line ends.
 
     Cut at "\\n" only: str.splitlines also cuts at U+2028 and its like, which would shift the line
@@ -332,7 +332,7 @@ def _read_lines(path: StrPath) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in content.split(b"\n")]
 
 
-def _text(line: bytes) -> str:
+def text_of(line: bytes) -> str:
     if b"\x00" in line:
         raise BadLine("NUL byte")
     if not line.strip():
@@ -359,7 +359,7 @@ def _part_size(size: float | int, rows: int) -> int:
     return round(size * rows) if isinstance(size, float) else size
 
 
-def _held_out(size: float | int, rows: int) -> int:
+def held_out(size: float | int, rows: int) -> int:
     if isinstance(size, float):
         return min(max(_part_size(size, rows), 1), _HELD_OUT_ROWS)
     return _part_size(size, rows)
@@ -392,13 +392,13 @@ def _limited(corpus: Corpus, limit: int | None) -> Corpus:
     return corpus._replace(train=corpus.train.rows(range(limit)))
 
 
-def _data_folders(data_dir: StrPath | None) -> list[Path]:
+def data_folders(data_dir: StrPath | None) -> list[Path]:
     """The one folder that counts: the argument, else the environment's, else none."""
     folder = data_dir or os.environ.get(DATA_FOLDER_VARIABLE)
     return [Path(folder)] if folder else []
 
 
-def _find(files: Iterable[str], folders: Iterable[Path]) -> list[Path] | None:
+def find_together(files: Iterable[str], folders: Iterable[Path]) -> list[Path] | None:
     """The files, all from the first folder that holds them all."""
     for folder in folders:
         paths = [folder / file for file in files]
@@ -431,9 +431,9 @@ _MULTI30K_FILES = {
 
 
 def _load_multi30k(data_dir: StrPath | None, report: Report) -> Corpus:
-    folders = _data_folders(data_dir)
+    folders = data_folders(data_dir)
     inside = [folder / "multi30k" / "tok" for folder in folders]
-    paths = _find(_MULTI30K_FILES, inside)
+    paths = find_together(_MULTI30K_FILES, inside)
     if paths is None and data_dir is not None:
         raise DataError(
             f"{inside[0]}: does not hold all of {', '.join(_MULTI30K_FILES)}; "
@@ -478,8 +478,8 @@ _TATOEBA_FILE = "cmn-2022.txt"
 
 
 def _load_tatoeba(data_dir: StrPath | None, report: Report, seed: int) -> Corpus:
-    folders = _data_folders(data_dir)
-    paths = _find([_TATOEBA_FILE], [folder / "tatoeba" for folder in folders])
+    folders = data_folders(data_dir)
+    paths = find_together([_TATOEBA_FILE], [folder / "tatoeba" for folder in folders])
     if paths is None:
         where = f"{folders[0]} does not hold tatoeba/{_TATOEBA_FILE}" if folders else "no folder"
         raise DataError(

@@ -11,15 +11,29 @@ from types import SimpleNamespace
 from keras_attention import __version__
 from keras_attention.visualization import PICTURES
 
-from . import strategies, transformer_options, translation_options
+from . import (
+    documents_options,
+    sentences_options,
+    strategies,
+    transformer_options,
+    translation_options,
+)
 from .job_files import ENGINES
 
 CONFIGS = {
-    options.Config.recipe: options.Config for options in (translation_options, transformer_options)
+    options.Config.recipe: options.Config
+    for options in (
+        translation_options,
+        transformer_options,
+        sentences_options,
+        documents_options,
+    )
 }
 RECIPES = {
     "translation": "recurrent encoder and decoder with attention (Bahdanau, Luong)",
     "transformer": "translation by attention alone, in an encoder and a decoder",
+    "sentences": "kinds of sentences, by several hops (self-attentive) or dimensions (DiSAN)",
+    "documents": "kinds of documents, by attention over words and sentences (HAN)",
 }
 
 EPILOG = """examples:
@@ -113,13 +127,13 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
 
     evaluate = command("evaluate", "measure a run on the test part of its data")
     evaluate.add_argument("run", type=Path, metavar="RUN")
-    evaluate.add_argument("--limit", type=_positive, help="number of test sentences to use")
+    evaluate.add_argument("--limit", type=_positive, help="number of test rows to use")
 
-    predict = command("predict", "translate by a run, or by an exported .tflite alone")
+    predict = command("predict", "answer by a run, or by an exported .tflite alone")
     predict.add_argument("run", type=Path, metavar="RUN|FILE")
     predict.add_argument("text", nargs="*", help="texts; without any, lines of standard input")
     predict.add_argument("--greedy", action="store_true", help="greedy search instead of beams")
-    predict.add_argument("--alignment", action="store_true", help="show what each word looked at")
+    predict.add_argument("--alignment", action="store_true", help="show what was read")
 
     export = command("export", "write a run as a SavedModel, a .tflite or ONNX files")
     export.add_argument("run", type=Path, metavar="RUN")
@@ -166,10 +180,15 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     )
     inspect.add_argument("file", type=Path, metavar="FILE|FOLDER")
 
-    plot = command("plot", "draw the alignment of a translation")
+    plot = command("plot", "draw what was read of a text: an alignment, or what each hop read")
     plot.add_argument("run", type=Path, metavar="RUN")
-    plot.add_argument("text", help="the text to translate")
-    plot.add_argument("--out", type=_picture, required=True, help="a .png, .svg or .pdf file")
+    plot.add_argument("text", help="the text")
+    plot.add_argument(
+        "--out",
+        type=_picture,
+        required=True,
+        help="a .png, .svg or .pdf file, or .html where a text has one label",
+    )
 
     serve = command("serve", "answer requests as TensorFlow Serving does, for development")
     serve.add_argument("place", type=Path, metavar="RUN|FOLDER", help="a run, or a SavedModel")
@@ -289,11 +308,11 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
 def _add_config(parser: argparse.ArgumentParser, config: type) -> None:
     """The fields of the recipe's config as options; None where not given."""
     kinds = {int: _positive, float: _fraction, str: str}
-    groups = {}
-    for field in dataclasses.fields(config):
+    fields = dataclasses.fields(config)
+    used = {field.metadata["group"] for field in fields}
+    groups = {name: parser.add_argument_group(name) for name in _GROUPS if name in used}
+    for field in fields:
         about = SimpleNamespace(**field.metadata)
-        if about.group not in groups:
-            groups[about.group] = parser.add_argument_group(about.group)
         group = groups[about.group]
         kind, *_ = typing.get_args(field.type) or (field.type,)  # of `int | None`: int
         several = typing.get_origin(kind) is Sequence
@@ -301,7 +320,7 @@ def _add_config(parser: argparse.ArgumentParser, config: type) -> None:
         default = "" if field.default is None else f" (default: {field.default}"
         if default:
             small = config.small.get(field.name)
-            default += f"; phrasebook: {small})" if small is not None else ")"
+            default += f"; {config.embedded}: {small})" if small is not None else ")"
         if kind is bool:
             group.add_argument(
                 flag(field.name), action=argparse.BooleanOptionalAction, help=about.help + default
@@ -317,14 +336,17 @@ def _add_config(parser: argparse.ArgumentParser, config: type) -> None:
             )
 
 
+_GROUPS = ("data", "model", "training", "search")
+
+
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
 def _picture(text: str) -> Path:
     path = Path(text)
-    if path.suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"must end in .png, .svg or .pdf, is {text}")
+    if path.suffix.lower() not in (*PICTURES, ".html"):
+        raise argparse.ArgumentTypeError(f"must end in .png, .svg, .pdf or .html, is {text}")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
     return path

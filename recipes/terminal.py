@@ -5,21 +5,28 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 
+from .highlight import SHADES, as_text, shaded
+
 
 def show(text: str, row: dict, alignment: bool, only: bool = False) -> None:
-    print(row["translation"] if only else f"{text}  ->  {row['translation']}")
+    """Print the answer to a text, and what was read for it, if wanted and known."""
+    of_text = "label" in row
+    answer = f"{row['label']}  {row['probability']:.3f}" if of_text else row["translation"]
+    print(answer if only else f"{text}  ->  {answer}")
+    if alignment and of_text:
+        for line in shaded(row):
+            print(f"  {line.name}  {as_text(line)}")
     if not alignment or row.get("alignment") is None:
         return
     from rich.console import Console
     from rich.table import Table
 
-    shades = " ░▒▓█"
     table = Table(show_edge=False, pad_edge=False, box=None, header_style="dim")
     table.add_column("")
     for piece in row["source"]:
         table.add_column(piece, justify="center")
     for piece, weights in zip(row["target"], row["alignment"], strict=True):
-        table.add_row(piece, *(shades[min(int(w * 5), 4)] * 2 for w in weights))
+        table.add_row(piece, *(SHADES[min(int(w * 5), 4)] * 2 for w in weights))
     Console(highlight=False, markup=False).print(table)
 
 

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import ClassVar
 
-from .pairs_options import PairsConfig, option
+from .pairs_options import PairsConfig
+from .training_options import option
 
 ATTENTIONS = ("additive", "bilinear", "general", "dot", "scaled_dot", "cosine", "mlp", "none")
 

@@ -1,0 +1,70 @@
+"""What the commands do with a recipe that classifies texts."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_attention import plot_attention
+
+from . import classification_export, classifier
+from .classification_training import train
+from .classifier import Run, evaluate, load_run
+from .data import read_texts
+from .errors import UsageError
+from .highlight import shaded, write_page
+from .options import flag
+from .terminal import news
+
+__all__ = ["evaluate", "export", "load_run", "plot", "predict", "train"]
+
+_CALIBRATED_TEXTS = 100
+
+
+def predict(run: Run, texts: Sequence[str], greedy: bool = False) -> list[dict]:
+    """Classify texts; there is no search that could be greedy."""
+    return classifier.classify(run, texts)
+
+
+def export(run: Run, options) -> Path:
+    """Export a run as the command was told to."""
+    for name in ("text", "report"):
+        if getattr(options, name):
+            raise UsageError(f"{flag(name)} is for recipes that translate")
+    texts = ()
+    if options.quantize == "int8":
+        if options.calibrate:
+            texts = read_texts(options.calibrate)
+        else:
+            texts = classifier.load_corpus(run.config, options.data_dir, news).train.texts
+    return classification_export.export(
+        run,
+        options.to,
+        options.out,
+        quantize=None if options.quantize == "none" else options.quantize,
+        shapes=options.shapes,
+        texts=texts[:_CALIBRATED_TEXTS],
+        verify=not options.no_verify,
+    )
+
+
+def plot(run: Run, text: str, path: Path) -> None:
+    """Draw what each hop read, as a heat map or as a page of shaded words."""
+    [row] = predict(run, [text])
+    title = f"{row['label']} ({row['probability']:.2f})"
+    rows = shaded(row)
+    if path.suffix == ".html":
+        write_page(path, title, rows)
+        return
+    if any(other.pieces != rows[0].pieces for other in rows):
+        raise UsageError("a document is drawn as .html")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        plot_attention(
+            [row.weights for row in rows],
+            rows[0].pieces,
+            [row.name for row in rows],
+            path=path,
+            title=title,
+        )
+    for warning in caught:  # of characters that no font has
+        news(str(warning.message))

@@ -1,0 +1,175 @@
+"""The artifacts of a run that classifies, and what they are compared with."""
+
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_attention.export.conversion import CALIBRATED
+from keras_attention.export.onnx import export_onnx
+from keras_attention.export.portable import portable
+from keras_attention.export.saved_model import export_saved_model
+from keras_attention.export.tflite import export_tflite
+
+from .classifier import LABELS, RECIPES, Run
+from .errors import RunError
+from .tokenizers import END_ID, PADDING_ID, UNKNOWN_ID
+
+SIGNATURE = "classify"
+_LIMITS = {"sentences": ("max_length",), "documents": ("sentences", "words")}
+
+
+def export(
+    run: Run,
+    to: str,
+    path: Path | None = None,
+    *,
+    quantize: str | None = None,
+    shapes="dynamic",
+    texts=(),
+    verify: bool = True,
+) -> Path:
+    """Export a run.
+
+    | signature | takes | gives |
+    |---|---|---|
+    | classify | ids (B, T), of documents (B, S, W) | probabilities (B, C), and what was read |
+    | serving_default, of a SavedModel | text, strings (B,) | label, probability, and these |
+
+    What was read is `weights` (B, r, T); of documents `of_sentences` (B, S) and `of_words`
+    (B, S, W).
+
+    Args:
+        run: a loaded run.
+        to: `"saved_model"` (strings in and ids in), `"tflite"` or `"onnx"` (ids in).
+        path: the folder or file to write; by default inside the run's `export` folder.
+        quantize: of a `.tflite`, as `export_tflite` takes it.
+        shapes: of a `.tflite`: `"dynamic"`, or a list of lengths, which makes a folder.
+        texts: what ranges of integers are fitted to, a hundred or so.
+        verify: whether to run the artifact and compare before it gets its name.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ExportError: when the artifact is not equal to the model, or does not convert.
+        RunError: for an unknown kind.
+    """
+    run = in_float32(run)
+    functions = {SIGNATURE: classifying(run)}
+    calls = {SIGNATURE: [{"ids": ids} for ids in _examples(run)]} if verify else None
+    folder = run.folder / "export"
+    if to == "tflite":
+        fitted = quantize in CALIBRATED
+        if shapes == "static":
+            shapes = [run.config.longest]
+        one = shapes == "dynamic"
+        kind = "-".join(filter(None, ("tflite", quantize, None if one else "sizes")))
+        path = path or folder / kind / (f"{run.config.recipe}.tflite" if one else run.config.recipe)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return export_tflite(
+            functions,
+            path,
+            quantization=quantize,
+            shapes=shapes,
+            representative_data={SIGNATURE: calls_of(run, texts)} if fitted else None,
+            metadata=_metadata(run),
+            verify=calls,
+        )
+    if to == "onnx":
+        path = path or folder / "onnx"
+        return export_onnx(functions, path, metadata=_metadata(run), verify=calls)
+    if to != "saved_model":
+        raise RunError(f"to must be saved_model or tflite or onnx. Received: {to!r}")
+    text = {"text": tf.TensorSpec((None,), tf.string)}
+    served = importlib.util.find_spec("tensorflow_serving") is not None
+    return export_saved_model(
+        {"serving_default": (_of_text(run), text), **functions},
+        path or folder / "saved_model",
+        assets={name: run.folder / name for name in ("text.vocabulary.txt", LABELS)},
+        warmup={SIGNATURE: [{"ids": ids} for ids in _examples(run)]} if served else None,
+        verify=calls,
+    )
+
+
+def in_float32(run: Run) -> Run:
+    """The run itself, or one that computes in the precision that its weights are kept in."""
+    if run.config.precision == "float32":
+        return run
+    config = dataclasses.replace(run.config, precision="float32")
+    model = RECIPES[config.recipe].model_of(config, run.tokenizer.size, len(run.labels))
+    model.set_weights(run.model.get_weights())
+    return dataclasses.replace(run, config=config, model=model)
+
+
+def classifying(run: Run):
+    """The function of an artifact, and what it takes."""
+    model = RECIPES[run.config.recipe].reading(portable(run.model))
+    names = ("weights",) if len(model.outputs) == 2 else ("of_sentences", "of_words")
+
+    def classify(ids):
+        logits, *read = model(ids)
+        return {"probabilities": ops.softmax(logits), **dict(zip(names, read, strict=True))}
+
+    return classify, {"ids": tf.TensorSpec(model.inputs[0].shape, tf.int32)}
+
+
+def _ids(run, texts):
+    recipe = RECIPES[run.config.recipe]
+    return recipe.padded(recipe.ids_of(texts, run.tokenizer, run.config), run.config)
+
+
+def calls_of(run: Run, texts) -> list[dict]:
+    """What the function is called with for these texts, one at a time."""
+    if not len(texts):
+        raise RunError("ranges of integers are fitted to texts, and there are none")
+    return [{"ids": _ids(run, [text]).numpy()} for text in texts]
+
+
+def _of_text(run):
+    classify, _ = classifying(run)
+
+    def of_text(text):
+        ids = _ids(run, text)
+        found = classify(ids)
+        best = tf.argmax(found["probabilities"], axis=-1)
+        return {
+            "label": tf.gather(tf.constant(run.labels), best),
+            "probability": tf.reduce_max(found["probabilities"], axis=-1),
+            **found,
+            "pieces": run.tokenizer.pieces(ids),
+        }
+
+    return of_text
+
+
+def _examples(run):
+    """Ids to compare an artifact on: of several sizes, of an empty text, of a long one."""
+    words = [p for p in run.tokenizer.vocabulary[UNKNOWN_ID + 1 :] if not p.startswith("##")]
+    rng = np.random.default_rng(0)
+
+    def text(*lengths):
+        return " . ".join(" ".join(rng.choice(words, length)) for length in lengths)
+
+    batches = [[text(3, 5), text(4), text(1, 1, 2)], [""], [text(*[9] * 40)]]
+    return [_ids(run, texts).numpy() for texts in batches]
+
+
+def _metadata(run) -> dict[str, str]:
+    """The texts that travel inside an artifact."""
+    facts = {
+        "recipe": run.config.recipe,
+        "end_id": END_ID,
+        "pad_id": PADDING_ID,
+        **{k: getattr(run.config, k) for k in _LIMITS[run.config.recipe]},
+        "text": {"split": run.tokenizer.split, "normalize": run.tokenizer.normalize},
+    }
+    return {
+        "classification.json": json.dumps(facts, indent=1),
+        "text_vocabulary.txt": "".join(f"{piece}\n" for piece in run.tokenizer.vocabulary),
+        LABELS: "".join(f"{label}\n" for label in run.labels),
+    }

@@ -1,0 +1,124 @@
+"""Training of a run that classifies texts, on whatever devices the strategy has."""
+
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from . import run_training
+from .batches import BOUNDARIES, few_boundaries, filled
+from .classifier import RECIPES, load_corpus, write_labels
+from .runs import write_config
+from .texts_options import TextsConfig
+from .tokenizers import END_ID, PADDING_ID, Tokenizer, learn_vocabulary
+from .training import Trainer
+from .vectors import begin_with
+
+
+def train(config: TextsConfig, out: Path, **how) -> dict:
+    """Train a recipe that classifies into the folder `out` and return its metrics.
+
+    Args:
+        config: what to train.
+        out: the run's folder.
+        **how: the options of `run_training.train`, which also says what is raised.
+    """
+    return run_training.train(config, out, load_corpus, _Training, **how)
+
+
+def batches(
+    config: TextsConfig, ids, labels, form: dict, seed: int | None = None
+) -> tf.data.Dataset:
+    """Padded batches of texts of about one length: `(ids, labels, weights)`.
+
+    Args:
+        config: says how long texts are, and how many a batch has.
+        ids: of the texts, ragged.
+        labels: the class of each.
+        form: `boundaries` of the lengths, and `fixed_shapes`: whether all batches of a bucket have
+            one shape, filled up with rows that weigh nothing.
+        seed: of the order; None leaves the rows as they are.
+    """
+    padded, batch_size = RECIPES[config.recipe].padded, config.batch_size
+    rows = tf.data.Dataset.from_tensor_slices((ids, labels))
+    if seed is not None:
+        rows = rows.shuffle(ids.nrows(), seed=seed, reshuffle_each_iteration=False)
+    rows = rows.map(lambda text, label: (padded(text, config), label, 1.0))
+    shape = rows.element_spec[0].shape
+    rows = rows.bucket_by_sequence_length(
+        lambda text, label, weight: tf.shape(text)[0],
+        list(form["boundaries"]),
+        [batch_size] * (len(form["boundaries"]) + 1),
+        padded_shapes=(shape, [], []),
+        padding_values=(PADDING_ID, tf.constant(0, labels.dtype), 0.0),
+        pad_to_bucket_boundary=form["fixed_shapes"],
+    )
+    if form["fixed_shapes"]:
+        rows = rows.map(
+            lambda text, label, weight: (
+                filled(text, batch_size, END_ID),
+                *(tf.pad(x, [[0, batch_size - tf.shape(x)[0]]]) for x in (label, weight)),
+            )
+        )
+    return rows.prefetch(4)
+
+
+class _Training:
+    """See `run_training.Training`."""
+
+    def __init__(self, config, corpus, out, resume, strategy, jit, report):
+        self._config = config
+        labels = corpus.labels
+        if strategy.is_chief and not resume:
+            pieces = learn_vocabulary(corpus.train.texts, config.vocabulary_size, *corpus.side)
+            Tokenizer(pieces, *corpus.side).save(out, "text")
+            write_labels(out, labels)
+            # Last: a folder with a config is a run, and has its vocabulary.
+            write_config(out, config)
+        strategy.wait()
+        self._tokenizer = Tokenizer.load(out, "text")
+        compiled = jit or keras.backend.backend() == "jax"
+        lengths = few_boundaries(config.longest) if compiled else BOUNDARIES
+        self.form = {"boundaries": lengths, "fixed_shapes": compiled}
+        with strategy.scope():
+            model = RECIPES[config.recipe].model_of(config, self._tokenizer.size, len(labels))
+            if config.vectors and not resume:
+                known = begin_with(model.get_layer("embedding"), self._tokenizer, config.vectors)
+                report(f"{known} of {self._tokenizer.size} pieces begin with a vector")
+        self.trainer = Trainer(
+            model,
+            strategy=strategy,
+            learning_rate=config.learning_rate,
+            warmup_steps=config.warmup_steps,
+            schedule=config.schedule,
+            label_smoothing=config.label_smoothing,
+            accumulate=config.accumulate,
+            jit=jit,
+        )
+        self._training, self._validation = (
+            self._rows(part, labels) for part in (corpus.train, corpus.validation)
+        )
+        report(
+            f"{corpus.name}: {len(corpus.train.texts)} training texts of {len(labels)} classes, "
+            f"{self._tokenizer.size} pieces, {model.count_params():,} parameters"
+        )
+
+    def _rows(self, part, labels):
+        places = {label: place for place, label in enumerate(labels)}
+        classes = tf.constant([places[label] for label in part.labels], "int32")
+        recipe = RECIPES[self._config.recipe]
+        return recipe.ids_of(part.texts, self._tokenizer, self._config), classes
+
+    def batches(self, epoch):
+        seed = self._config.seed * 1000 + epoch
+        return batches(self._config, *self._training, self.form, seed)
+
+    def validate(self):
+        found = self.trainer.evaluate(batches(self._config, *self._validation, self.form))
+        return {"loss": found["loss"], "accuracy": 100 * found["token_accuracy"]}
+
+    def best_by(self, figures):
+        return figures["accuracy"], -figures["loss"]
+
+    def told(self, figures):
+        return f"validation accuracy {figures['accuracy']:.2f} %, loss {figures['loss']:.3f}"
