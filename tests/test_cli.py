@@ -52,8 +52,13 @@ def test_every_command_explains_itself(said):
     commands = "list demo train evaluate predict export inspect plot".split()
     code, out, _ = said("--help")
     assert code == 0 and all(any(line.strip().startswith(c) for line in out) for c in commands)
+    recipes = ["translation", "transformer", "sentences", "documents"]
     for command in commands:
         code, out, _ = said(command, "--help")
+        wanted = recipes if command == "train" else ["--json"]
+        assert code == 0 and all(any(name in line for line in out) for name in wanted)
+    for recipe in recipes:
+        code, out, _ = said("train", recipe, "--help")
         assert code == 0 and any("--json" in line for line in out)
 
 

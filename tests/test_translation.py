@@ -30,7 +30,7 @@ from keras_attention.recipes.data import DataError
 from keras_attention.recipes.errors import RunError
 from keras_attention.recipes.phrasebook import generate
 from keras_attention.recipes.runs import load_config
-from keras_attention.recipes.tokenizers import END_ID, PADDING_ID, START_ID
+from keras_attention.recipes.tokenizers import END_ID, PADDING_ID, START_ID, Tokenizer
 from keras_attention.recipes.translation_options import Config
 from keras_attention.targets import export_target
 
@@ -254,7 +254,7 @@ def test_gold_alignments_give_an_alignment_error_rate(tmp_path):
     [
         ("config.json", None, "is not a run: it holds no config.json"),
         ("config.json", b"{", "config.json is broken"),
-        ("config.json", b'{"recipe": "other"}', "not a config of the translation recipe"),
+        ("config.json", b'{"recipe": "other"}', "no recipe is called 'other'"),
         ("config.json", b'{"recipe": "translation", "wings": 2}', "config.json is broken"),
         ("model.keras", None, "its training never finished an epoch; go on with train --resume"),
         ("model.keras", b"PK nothing", "model.keras is not a readable model"),
@@ -274,7 +274,7 @@ def test_a_broken_run_is_named_in_one_line(copy, file, content, says):
 
 
 def test_vocabularies_of_another_run_are_refused(copy, run):
-    other = translation.Tokenizer(run.source.vocabulary[:-3], "spaces", "none")
+    other = Tokenizer(run.source.vocabulary[:-3], "spaces", "none")
     other.save(copy, "source")
     with pytest.raises(RunError, match="they are of another run"):
         translator.load_run(copy)
