@@ -11,9 +11,10 @@ import keras
 import keras_attention
 
 from . import inspect
+from .apart import run_apart
 from .conversion import CALIBRATED, QUANTIZATIONS, convert, not_builtin
-from .errors import ExportError, ParityError
-from .parity import arrays_of, calls_of, compare, load_tflite
+from .errors import ArtifactError, ExportError, ParityError
+from .parity import arrays_of, calls_of, compare
 from .places import replacing
 from .signatures import described, signatures_of, trace
 
@@ -120,10 +121,12 @@ def export_tflite(
         place.write_bytes(inspect.with_metadata(content, {inspect.METADATA_NAME: about, **files}))
         for name, [call, *_] in fit.items():
             try:
-                load_tflite(place, name)(call)
-            except ValueError as error:
+                # Apart: some kernels of integers end the process where they should say no.
+                run_apart(place, call, name)
+            except (ArtifactError, ValueError) as error:
+                reason = str(error).removeprefix(f"{place}: ")
                 raise ExportError(
-                    f"signature {name!r} cannot run in these integers: {error.__cause__ or error}; "
+                    f"signature {name!r} cannot run in these integers: {reason}; "
                     'use quantization="dynamic"'
                 ) from None
         if verify is not None:

@@ -12,7 +12,6 @@ from .classifier import Run, evaluate, load_run
 from .data import read_texts
 from .errors import UsageError
 from .highlight import shaded, write_page
-from .options import flag
 from .terminal import news
 
 __all__ = ["evaluate", "export", "load_run", "plot", "predict", "train"]
@@ -27,9 +26,8 @@ def predict(run: Run, texts: Sequence[str], greedy: bool = False) -> list[dict]:
 
 def export(run: Run, options) -> Path:
     """Export a run as the command was told to."""
-    for name in ("text", "report"):
-        if getattr(options, name):
-            raise UsageError(f"{flag(name)} is for recipes that translate")
+    if options.text or options.report or options.shapes != "dynamic":
+        raise UsageError("--text, --report and --shapes are for recipes that translate")
     texts = ()
     if options.quantize == "int8":
         if options.calibrate:
@@ -41,7 +39,6 @@ def export(run: Run, options) -> Path:
         options.to,
         options.out,
         quantize=None if options.quantize == "none" else options.quantize,
-        shapes=options.shapes,
         texts=texts[:_CALIBRATED_TEXTS],
         verify=not options.no_verify,
     )

@@ -29,7 +29,6 @@ def export(
     path: Path | None = None,
     *,
     quantize: str | None = None,
-    shapes="dynamic",
     texts=(),
     verify: bool = True,
 ) -> Path:
@@ -48,7 +47,6 @@ def export(
         to: `"saved_model"` (strings in and ids in), `"tflite"` or `"onnx"` (ids in).
         path: the folder or file to write; by default inside the run's `export` folder.
         quantize: of a `.tflite`, as `export_tflite` takes it.
-        shapes: of a `.tflite`: `"dynamic"`, or a list of lengths, which makes a folder.
         texts: what ranges of integers are fitted to, a hundred or so.
         verify: whether to run the artifact and compare before it gets its name.
 
@@ -65,17 +63,13 @@ def export(
     folder = run.folder / "export"
     if to == "tflite":
         fitted = quantize in CALIBRATED
-        if shapes == "static":
-            shapes = [run.config.longest]
-        one = shapes == "dynamic"
-        kind = "-".join(filter(None, ("tflite", quantize, None if one else "sizes")))
-        path = path or folder / kind / (f"{run.config.recipe}.tflite" if one else run.config.recipe)
+        name = "-".join(filter(None, ("tflite", quantize)))
+        path = path or folder / name / f"{run.config.recipe}.tflite"
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         return export_tflite(
             functions,
             path,
             quantization=quantize,
-            shapes=shapes,
             representative_data={SIGNATURE: calls_of(run, texts)} if fitted else None,
             metadata=_metadata(run),
             verify=calls,

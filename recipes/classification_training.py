@@ -5,14 +5,14 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from . import run_training
+from . import classifier, run_training
 from .batches import BOUNDARIES, few_boundaries, filled
-from .classifier import RECIPES, load_corpus, write_labels
+from .checkpoints import Checkpoints
+from .classifier import RECIPES, write_labels
 from .runs import write_config
 from .texts_options import TextsConfig
 from .tokenizers import END_ID, PADDING_ID, Tokenizer, learn_vocabulary
-from .training import Trainer
-from .vectors import begin_with
+from .vectors import begin_with, vectors_of
 
 
 def train(config: TextsConfig, out: Path, **how) -> dict:
@@ -23,7 +23,13 @@ def train(config: TextsConfig, out: Path, **how) -> dict:
         out: the run's folder.
         **how: the options of `run_training.train`, which also says what is raised.
     """
-    return run_training.train(config, out, load_corpus, _Training, **how)
+    return run_training.train(config, out, _corpus, _Training, **how)
+
+
+def _corpus(config, data_dir, report):
+    if config.vectors:  # A mistake in them is told before there is a folder.
+        vectors_of(config.vectors, config.embedding)
+    return classifier.load_corpus(config, data_dir, report)
 
 
 def batches(
@@ -82,19 +88,10 @@ class _Training:
         self.form = {"boundaries": lengths, "fixed_shapes": compiled}
         with strategy.scope():
             model = RECIPES[config.recipe].model_of(config, self._tokenizer.size, len(labels))
-            if config.vectors and not resume:
+            if config.vectors and not Checkpoints(out / "checkpoints").paths():
                 known = begin_with(model.get_layer("embedding"), self._tokenizer, config.vectors)
                 report(f"{known} of {self._tokenizer.size} pieces begin with a vector")
-        self.trainer = Trainer(
-            model,
-            strategy=strategy,
-            learning_rate=config.learning_rate,
-            warmup_steps=config.warmup_steps,
-            schedule=config.schedule,
-            label_smoothing=config.label_smoothing,
-            accumulate=config.accumulate,
-            jit=jit,
-        )
+        self.trainer = run_training.trainer_of(model, config, strategy, jit)
         self._training, self._validation = (
             self._rows(part, labels) for part in (corpus.train, corpus.validation)
         )

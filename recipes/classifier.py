@@ -1,7 +1,6 @@
 """What is done with a model that classifies texts: its data, its run, answers and figures."""
 
 import dataclasses
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from keras_attention.export.places import replacing
 from . import documents, labelled, sentences
 from .data import Report, TextSide
 from .errors import RunError
-from .runs import first_line, load_config
+from .runs import first_line, load_config, load_model
 from .texts_options import TextsConfig
 from .tokenizers import Tokenizer
 
@@ -55,23 +54,13 @@ def load_run(folder: Path) -> Run:
     """
     folder = Path(folder)
     config = load_config(folder, (recipe.Config for recipe in RECIPES.values()))
-    path = folder / "model.keras"
-    if not path.exists():
-        raise RunError(
-            f"{folder} holds no model.keras: its training never finished an epoch; "
-            "go on with train --resume"
-        )
     tokenizer, labels = Tokenizer.load(folder, "text"), read_labels(folder)
-    try:
-        model = keras.models.load_model(path, compile=False)
-    except Exception as error:
-        reason = first_line(error) if zipfile.is_zipfile(path) else "truncated, or no such file"
-        raise RunError(f"{path} is not a readable model ({reason})") from error
+    model = load_model(folder)
     sizes = [model.get_layer("embedding").input_dim, model.output.shape[-1]]
     if sizes != [tokenizer.size, len(labels)]:
         raise RunError(
-            f"{path} has {sizes[0]} pieces and {sizes[1]} classes, the files beside it hold "
-            f"{tokenizer.size} and {len(labels)}: they are of another run"
+            f"{folder} has a model of {sizes[0]} pieces and {sizes[1]} classes, the files beside "
+            f"it hold {tokenizer.size} and {len(labels)}: they are of another run"
         )
     return Run(config, model, tokenizer, labels, folder)
 

@@ -3,6 +3,7 @@
 import json
 import lzma
 import random
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -163,9 +164,16 @@ def _of_json(line: bytes) -> tuple[str, str]:
         raise BadLine(f"not JSON ({error})") from None
     if not isinstance(values, dict) or not {"label", "text"} <= set(values):
         raise BadLine('expected {"label": ..., "text": ...}')
-    if not isinstance(values["text"], str):
+    label, text = values["label"], values["text"]
+    if not isinstance(text, str):
         raise BadLine("the text is no string")
-    return str(values["label"]), values["text"]
+    if not isinstance(label, str | int) or not str(label).strip():
+        raise BadLine("the label is no string and no number")
+    try:
+        f"{label}{text}".encode()
+    except UnicodeEncodeError:
+        raise BadLine("half of a character (a lone surrogate)") from None
+    return str(label).strip(), text
 
 
 def _distinct(found: Labelled) -> Labelled:
@@ -174,11 +182,19 @@ def _distinct(found: Labelled) -> Labelled:
 
 
 def _split(found: Labelled, count: int, seed: int) -> tuple[Labelled, Labelled]:
+    """What is left, and `count` texts drawn by chance, but never the last one of a label."""
     order = list(range(len(found.texts)))
     random.Random(seed).shuffle(order)
-    if count >= len(order):
-        raise DataError(f"{len(order)} texts are too few to hold any out and train on the others.")
-    return found.rows(sorted(order[count:])), found.rows(sorted(order[:count]))
+    left, held = Counter(found.labels), []
+    for row in order:
+        if len(held) < count and left[found.labels[row]] > 1:
+            left[found.labels[row]] -= 1
+            held.append(row)
+    if not held:
+        raise DataError(
+            f"{len(order)} different texts of {len(left)} labels are too few to hold any out."
+        )
+    return found.rows(sorted(set(order) - set(held))), found.rows(sorted(held))
 
 
 def _load_trec(data_dir, seed) -> LabelledCorpus:

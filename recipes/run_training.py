@@ -108,6 +108,23 @@ def train(
             return figures
 
 
+def trainer_of(
+    model: keras.Model, config: TrainingConfig, strategy: Strategy, jit: bool, **more
+) -> Trainer:
+    """A trainer of a model that was made in the strategy's scope, as the config says."""
+    return Trainer(
+        model,
+        strategy=strategy,
+        learning_rate=config.learning_rate,
+        warmup_steps=config.warmup_steps,
+        schedule=config.schedule,
+        label_smoothing=config.label_smoothing,
+        accumulate=config.accumulate,
+        jit=jit,
+        **more,
+    )
+
+
 def _check_folder(out, resume):
     if out.exists() and not out.is_dir():
         raise RunError(f"{out} is a file: the run needs a folder of its own")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import zipfile
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -49,6 +50,25 @@ def load_config(folder: Path, kinds: Iterable[type]):
         return kind(**values)
     except (ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is broken: {first_line(error)}") from None
+
+
+def load_model(folder: Path) -> keras.Model:
+    """The model that a run kept.
+
+    Raises:
+        RunError: when there is none, or it cannot be read.
+    """
+    path = Path(folder) / "model.keras"
+    if not path.exists():
+        raise RunError(
+            f"{folder} holds no model.keras: its training never finished an epoch; "
+            "go on with train --resume"
+        )
+    try:
+        return keras.models.load_model(path, compile=False)
+    except Exception as error:
+        reason = first_line(error) if zipfile.is_zipfile(path) else "truncated, or no such file"
+        raise RunError(f"{path} is not a readable model ({reason})") from error
 
 
 def first_line(error: Exception) -> str:

@@ -14,7 +14,6 @@ from .runs import Run, write_config
 from .strategies import Strategy
 from .streams import PairStream
 from .tokenizers import Tokenizer, learn_vocabulary
-from .training import Trainer
 from .translator import batch_form, load_corpus, model_of, search_function, translate
 
 _FOR_VOCABULARIES = 200_000  # rows of a stream
@@ -67,17 +66,8 @@ class _Training:
         source, target = self._tokenizers
         with strategy.scope():
             model = model_of(config, source.size, target.size)
-        self.trainer = Trainer(
-            model,
-            strategy=strategy,
-            learning_rate=config.learning_rate,
-            warmup_steps=config.warmup_steps,
-            schedule=config.schedule,
-            label_smoothing=config.label_smoothing,
-            accumulate=config.accumulate,
-            jit=jit,
-            sharded=config.shard_policy == "file",
-        )
+        sharded = config.shard_policy == "file"
+        self.trainer = run_training.trainer_of(model, config, strategy, jit, sharded=sharded)
         self._streamed = isinstance(corpus, PairStream)
         rows = corpus.rows if self._streamed else len(corpus.train.source)
         report(

@@ -4,7 +4,6 @@ Its data, its run, translating, and the figures of a run.
 """
 
 import time
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from . import data, metrics, searches, transformer, translation
 from .batches import batches, fed, few_boundaries, filled, to_ids
 from .errors import RunError
 from .pairs_options import PairsConfig
-from .runs import Run, first_line, load_config
+from .runs import Run, load_config, load_model
 from .streams import PairStream, must_be_streamed
 from .tokenizers import END_ID, PADDING_ID, Tokenizer
 from .training import Trainer
@@ -84,22 +83,12 @@ def load_run(folder: Path) -> Run:
     """
     folder = Path(folder)
     config = load_config(folder, (recipe.Config for recipe in RECIPES.values()))
-    path = folder / "model.keras"
-    if not path.exists():
-        raise RunError(
-            f"{folder} holds no model.keras: its training never finished an epoch; "
-            "go on with train --resume"
-        )
     source, target = (Tokenizer.load(folder, side) for side in ("source", "target"))
-    try:
-        model = keras.models.load_model(path, compile=False)
-    except Exception as error:
-        reason = first_line(error) if zipfile.is_zipfile(path) else "truncated, or no such file"
-        raise RunError(f"{path} is not a readable model ({reason})") from error
+    model = load_model(folder)
     sizes = [model.get_layer(f"{side}_embedding").input_dim for side in ("source", "target")]
     if sizes != [source.size, target.size]:
         raise RunError(
-            f"{path} has vocabularies of {sizes} pieces, the files beside it hold "
+            f"{folder} has a model of vocabularies of {sizes} pieces, the files beside it hold "
             f"{[source.size, target.size]}: they are of another run"
         )
     return Run(config=config, model=model, source=source, target=target, folder=folder)

@@ -40,16 +40,22 @@ def read_vectors(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
+def vectors_of(path: Path, width: int) -> dict[str, np.ndarray]:
+    """As `read_vectors`, of that width."""
+    vectors = read_vectors(path)
+    found = len(next(iter(vectors.values())))
+    if found != width:
+        raise DataError(f"{path} has vectors of {found} numbers: train with --embedding {found}")
+    return vectors
+
+
 def begin_with(embedding: keras.layers.Embedding, tokenizer: Tokenizer, path: Path) -> int:
     """Give the pieces that have a vector in a file that one; how many these are.
 
     Raises:
         DataError: when the vectors are of another width than the embedding, or none is of a piece.
     """
-    vectors = read_vectors(path)
-    width = len(next(iter(vectors.values())))
-    if width != embedding.output_dim:
-        raise DataError(f"{path} has vectors of {width} numbers: train with --embedding {width}")
+    vectors = vectors_of(path, embedding.output_dim)
     [table] = embedding.get_weights()
     known = [row for row, piece in enumerate(tokenizer.vocabulary) if piece in vectors]
     if not known:

@@ -132,20 +132,31 @@ def test_objects_of_json(tmp_path, suffix):
     import gzip
     import lzma
 
-    lines = [{"label": 1, "text": "one"}, {"text": "two"}, {"label": 0, "text": 3}, {"label": "x"}]
-    content = "\n".join([*map(json.dumps, lines), "{broken", '{"label": 0, "text": "six"}'])
+    bad = ["{broken", '{"text": "two"}', '{"label": 0, "text": 3}', '{"label": null, "text": "x"}']
+    rows = ['{"label": 1, "text": "one"}', *bad, r'{"label": "a", "text": "\ud800"}']
+    content = "\n".join([*rows, '{"label": 0, "text": "six"}'])
     pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(suffix[6:], bytes)
     path, said = tmp_path / f"rows{suffix}", []
     path.write_bytes(pack(content.encode()))
     assert labelled.read_labelled(path, said.append) == (["one", "six"], ["1", "0"])
-    assert f"{path}:5: not JSON" in said[3] and f"{path}:3: the text is no string" in said[1]
+    reasons = ["not JSON", "expected", "the text is", "the label is", "half of a character"]
+    for number, (line, reason) in enumerate(zip(said[:5], reasons, strict=True), start=2):
+        assert line.startswith(f"{path}:{number}: {reason}")
+
+
+def test_the_last_text_of_a_label_is_trained_on(tmp_path):
+    path = tmp_path / "rare.tsv"
+    path.write_text("".join(f"a\t{i}\nb\t{i}{i}\n" for i in range(1, 12)) + "rare\tone\n")
+    for seed in range(9):
+        corpus = labelled.from_files(path, None, TextSide(), seed, report=lambda line: None)
+        assert corpus.train.labels.count("rare") == 1
 
 
 @pytest.mark.parametrize(
     ("train", "test", "says"),
     [
         ("a\tone\na\ttwo\na\tthree\n", None, "all texts have one label, 'a'"),
-        ("a\tone\n", None, "1 texts are too few"),
+        ("a\tone\n", None, "1 different texts of 1 labels are too few"),
         ("a\t1\nb\t2\na\t3\nb\t4\na\t5\nb\t6\n", "c\tnine\n", "the label 'c' has no text to train"),
         ("one\ntwo\n", None, "no line reads as label TAB text"),
     ],
