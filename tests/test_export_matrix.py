@@ -17,7 +17,6 @@ from test_contracts_export import calls, functions
 pytestmark = pytest.mark.tensorflow("artifacts are made on TensorFlow")
 pytest.importorskip("tensorflow")
 
-from keras_attention.export.errors import ExportError  # noqa: E402
 from keras_attention.export.inspect import inspect_tflite  # noqa: E402
 from keras_attention.export.parity import TOLERANCES, check_parity, load_tflite  # noqa: E402
 from keras_attention.export.signatures import signatures_of, trace  # noqa: E402
@@ -37,8 +36,6 @@ SAMPLED_MODELS = [
     ("time_distributed", None, "dynamic"),
 ]
 LARGEST = float(np.finfo("float16").max)
-# Of which the runtime ends the process in integers; the exporter says so.
-ABORTS = "decoder_gru_no_feeding"
 NO_LOOPS = "TensorFlow's calibration crashes on loops of fixed sizes (tensorflow#62281)"
 
 
@@ -90,10 +87,7 @@ class File:
                     key: keras.InputSpec(shape=np.shape(arrays[key]), dtype=spec.dtype)
                     for key, spec in specs.items()
                 }
-            aborts = quantization == "int8" and row.name == ABORTS
-            if not aborts and (
-                (quantization, shapes) != ("int8", "static") or not loops((function, specs))
-            ):
+            if (quantization, shapes) != ("int8", "static") or not loops((function, specs)):
                 given[row.name] = (function, specs)
         self.names = list(given)
         if not given:
@@ -141,7 +135,7 @@ def file_of(files, made, tmp_path_factory):
 def test_a_row_is_its_layer(row, beside, quantization, shapes, file_of):
     file = file_of(beside, quantization, shapes)
     if row.name not in file.names:
-        pytest.skip("LiteRT ends the process" if row.name == ABORTS else NO_LOOPS)
+        pytest.skip(NO_LOOPS)
     report = inspect_tflite(file.path)
     assert report.flex == report.custom == []
     run = load_tflite(file.path, row.name, runtime="tf.lite")
@@ -163,21 +157,6 @@ def test_a_row_is_its_layer(row, beside, quantization, shapes, file_of):
     if quantization != "int8":  # whose worth is that of its task
         assert worst <= TOLERANCES[quantization]
     print(f"{row.name} {name(quantization, shapes)}: relative error {worst:.1e}")
-
-
-@pytest.mark.slow
-def test_a_file_that_ends_its_process_is_refused(made, tmp_path):
-    [row] = [row for row in ROWS if row.name == ABORTS]
-    [given] = functions(row, made(row, "float32")).values()
-    examples = {row.name: sized_calls(row, 10)}
-    with pytest.raises(ExportError, match=r"^[^\n]*cannot run in these integers: [^\n]*SIGABRT"):
-        export_tflite(
-            {row.name: given},
-            tmp_path / "row.tflite",
-            quantization="int8",
-            representative_data=examples,
-        )
-    assert not list(tmp_path.iterdir())
 
 
 # Keras's own warnings: of a mask that ends at a layer, of a softmax over a single key.
