@@ -27,7 +27,7 @@ COMBINATIONS = list(itertools.product(QUANTIZATIONS, ("dynamic", "static")))
 IN_A_FILE = 8
 ROWS = [case for case in CASES if "tflite" not in case.exempt]
 SAMPLED_ROWS = ROWS[3::32]
-SAMPLED = [(None, "static"), ("float16", "dynamic"), ("int8", "dynamic")]
+SAMPLED = [(None, "static"), ("float16", "dynamic")]
 SAMPLED_MODELS = [
     ("causal_self_attention", "int8", "dynamic"),
     ("encoder_decoder", None, "dynamic"),

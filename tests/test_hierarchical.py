@@ -74,6 +74,7 @@ def test_ids_say_which_sentences_there_are():
         np.testing.assert_allclose(array(found), array(wanted), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_trains_on_documents_with_empty_sentences():
     tokens = keras.Input((None, None), dtype="int32")
     words = keras.layers.Embedding(20, DV, mask_zero=True)(tokens)

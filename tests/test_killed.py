@@ -172,7 +172,7 @@ def assert_only_peers_were_missed(story):
             assert re.fullmatch(r"PeerLost: another worker is gone \(.*\): start all again", why)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.kill)])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path, trained, workers):
     """In the middle of an epoch; of two workers first the chief, then the other."""
     blows = [Blow(CHIEF, signal.SIGKILL, 9), Blow(WORKER, signal.SIGKILL, 15)][:workers]

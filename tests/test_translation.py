@@ -324,6 +324,7 @@ def test_the_beam_of_the_tflite_file_is_that_of_the_model(run, tflite):
     np.testing.assert_allclose(mine.scores, its["scores"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_file_in_integers_and_its_report(run, tmp_path):
     """Ranges are fitted to texts of the data; what the file is worth is measured and told."""
     texts = translation_export.calibration_texts(run, report=lambda line: None)
