@@ -1,10 +1,7 @@
 """What the commands do with a recipe that classifies texts."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-
-from keras_attention import plot_attention
 
 from . import classification_export, classifier
 from .classification_training import train
@@ -12,6 +9,7 @@ from .classifier import Run, evaluate, load_run
 from .data import read_texts
 from .errors import UsageError
 from .highlight import shaded, write_page
+from .pictures import draw
 from .terminal import news
 
 __all__ = ["evaluate", "export", "load_run", "plot", "predict", "train"]
@@ -54,14 +52,5 @@ def plot(run: Run, text: str, path: Path) -> None:
         return
     if any(other.pieces != rows[0].pieces for other in rows):
         raise UsageError("a document is drawn as .html")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        plot_attention(
-            [row.weights for row in rows],
-            rows[0].pieces,
-            [row.name for row in rows],
-            path=path,
-            title=title,
-        )
-    for warning in caught:  # of characters that no font has
-        news(str(warning.message))
+    weights, names = [row.weights for row in rows], [row.name for row in rows]
+    draw(weights, rows[0].pieces, names, path, title)

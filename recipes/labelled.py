@@ -1,5 +1,6 @@
 """Texts with a label each: reading them, and finding the named data sets."""
 
+import itertools
 import json
 import lzma
 import random
@@ -107,6 +108,13 @@ def load(
     if name == "imdb":
         return _load_imdb(data_dir, report)
     raise DataError(f"No data set is called {name!r}; there are: {', '.join(NAMES)}.")
+
+
+def generated(rows: Labelled, sizes: tuple[int, int, int], name: str) -> LabelledCorpus:
+    """Three parts of these sizes, one behind the other, of texts whose words are spaced."""
+    ends = list(itertools.accumulate(sizes, initial=0))
+    parts = (rows.rows(range(*ends)) for ends in itertools.pairwise(ends))
+    return LabelledCorpus(*parts, name, TextSide("spaces", "none"))
 
 
 def from_files(

@@ -8,8 +8,7 @@ the word behind them.
 import random
 from collections.abc import Iterator
 
-from .data import TextSide
-from .labelled import Labelled, LabelledCorpus
+from .labelled import Labelled, LabelledCorpus, generated
 
 KINDS = {
     "person": ("who", "what man", "which woman", "by whom"),
@@ -47,9 +46,7 @@ def corpus(
 ) -> LabelledCorpus:
     """Three parts of the given numbers of rows, which share no question."""
     rows = generate(train + validation + test, seed)
-    held = train + validation
-    parts = [range(train), range(train, held), range(held, held + test)]
-    return LabelledCorpus(*map(rows.rows, parts), "questions", TextSide("spaces", "none"))
+    return generated(rows, (train, validation, test), "questions")
 
 
 def _questions(choose: random.Random, patience: int) -> Iterator[tuple[str, str]]:

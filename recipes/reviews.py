@@ -7,8 +7,7 @@ the others: whether `good` counts depends on how its sentence begins.
 
 import random
 
-from .data import TextSide
-from .labelled import Labelled, LabelledCorpus
+from .labelled import Labelled, LabelledCorpus, generated
 
 GOOD = "bright charming clever fine funny good great lovely strong sweet touching warm".split()
 BAD = "awful boring clumsy cold dull empty flat loud poor slow weak wooden".split()
@@ -53,9 +52,7 @@ def corpus(
 ) -> LabelledCorpus:
     """Three parts of the given numbers of rows, which share no review."""
     rows = generate(train + validation + test, seed)
-    held = train + validation
-    parts = [range(train), range(train, held), range(held, held + test)]
-    return LabelledCorpus(*map(rows.rows, parts), "reviews", TextSide("spaces", "none"))
+    return generated(rows, (train, validation, test), "reviews")
 
 
 def _review(choose, label):

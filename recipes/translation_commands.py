@@ -1,13 +1,11 @@
 """What the commands do with a recipe that translates."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_attention import plot_attention
-
 from . import export_report, translation_export, translation_text, translator
 from .errors import UsageError
+from .pictures import draw
 from .runs import Run
 from .terminal import news
 from .translation_training import train
@@ -52,10 +50,4 @@ def plot(run: Run, text: str, path: Path) -> None:
     [row] = predict(run, [text])
     if row["alignment"] is None:
         raise UsageError(f"{run.folder} was trained without attention: it has no alignment")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        plot_attention(
-            row["alignment"], row["source"], row["target"], path=path, title=row["translation"]
-        )
-    for warning in caught:  # of characters that no font has
-        news(str(warning.message))
+    draw(row["alignment"], row["source"], row["target"], path, row["translation"])
