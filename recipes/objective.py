@@ -21,11 +21,19 @@ def accuracy(labels, logits):
     return ops.cast(ops.equal(ops.argmax(logits, axis=-1), labels), "float32")
 
 
-def smoothing(labels, logits):
-    """What label smoothing adds to `cross_entropy`, over eps.
+def smoothed_cross_entropy(labels, logits, epsilon: float):
+    """(1 - eps) nll + eps mean_v(-log p_v) of each label, as `cross_entropy`.
 
-    (1 - eps) nll + eps mean_v(-log p_v) is nll + eps (logit of the label - mean logit).
+    By way of the target distribution: with a gradient of one operation this is the fastest form.
     """
+    logits = _wide(logits)
+    classes = logits.shape[-1]
+    targets = (1 - epsilon) * ops.one_hot(labels, classes, dtype=logits.dtype) + epsilon / classes
+    return ops.categorical_crossentropy(targets, logits, from_logits=True)
+
+
+def smoothing(labels, logits):
+    """What label smoothing adds to `cross_entropy`, over eps: logit of the label - mean logit."""
     logits = _wide(logits)
     of_label = ops.take_along_axis(logits, ops.expand_dims(labels, -1), axis=-1)
     return ops.squeeze(of_label, -1) - ops.mean(logits, axis=-1)
@@ -95,10 +103,11 @@ class Objective:
             trainable, non_trainable, self._structured(inputs), training=True, return_losses=True
         )
         labels = self._harmless(labels)
-        loss = self._each(self.loss, labels, outputs)
-        smoothed = loss
-        if self.label_smoothing:
-            smoothed += self.label_smoothing * smoothing(labels, outputs)
+        if epsilon := self.label_smoothing:
+            smoothed = smoothed_cross_entropy(labels, outputs, epsilon)
+            loss = smoothed - epsilon * smoothing(labels, ops.stop_gradient(outputs))
+        else:
+            loss = smoothed = self._each(self.loss, labels, outputs)
         objective = ops.sum(smoothed * weights) / total
         for term in added:
             objective += ops.cast(term, "float32") * share
