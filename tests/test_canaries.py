@@ -256,9 +256,6 @@ def last_line(command):
     return done.stdout.splitlines()[-1]
 
 
-fits = pytest.mark.xdist_group("fit")  # one process for the tests that ask it
-
-
 @pytest.fixture(scope="module")
 def by_fit():
     return json.loads(last_line(alone(FIT + MIRRORED)))
@@ -268,7 +265,7 @@ def difference(one, other):
     return max(np.abs(np.subtract(a, b)).max() for a, b in zip(one, other, strict=True))
 
 
-@fits
+@pytest.mark.slow
 @tensorflow_only
 def test_fit_on_two_replicas_weighs_tokens_by_their_replica(by_fit):
     # Goes: the weight of the whole batch as the divisor in TensorFlowSteps; a masked loss could be
@@ -277,14 +274,14 @@ def test_fit_on_two_replicas_weighs_tokens_by_their_replica(by_fit):
     assert difference(*by_fit["mask"]) > 1e-2
 
 
-@fits
+@pytest.mark.slow
 @tensorflow_only
 def test_fit_on_two_replicas_clips_before_the_sum(by_fit):
     # Goes: `clip` of the Trainer, for the optimizer's own, which it refuses.
     assert difference(*by_fit["clip"]) > 1e-3
 
 
-@fits
+@pytest.mark.slow
 @tensorflow_only
 def test_replicas_drop_the_same_places(by_fit):
     # Goes: tensorflow_steps._moved and what puts the seeds back.
@@ -293,6 +290,7 @@ def test_replicas_drop_the_same_places(by_fit):
     assert 0.3 < np.mean(np.equal(one, 0)) < 0.7
 
 
+@pytest.mark.slow
 @tensorflow_only
 def test_fit_on_two_workers_fails():
     # Goes: nothing at once; with the two above, steps of our own on TensorFlow.

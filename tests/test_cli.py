@@ -174,14 +174,6 @@ def test_plot_draws_a_picture(said, run_folder, tmp_path):
     assert code == 0 and out == [str(path)] and "<svg" in path.read_text("utf-8")
 
 
-def test_a_model_without_attention_has_nothing_to_plot(said, pairs_file, tmp_path):
-    train = ["train", "translation", "--pairs", pairs_file, "--epochs", "1", *SIZES]
-    assert said(*train, "--attention", "none", "--out", tmp_path / "run")[0] == 0
-    code, _, err = said("plot", tmp_path / "run", "早上 好", "--out", tmp_path / "a.svg")
-    assert code == 2 and "has no alignment" in err[-1]
-    assert said("predict", tmp_path / "run", "--alignment", "早上 好")[0] == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -231,7 +223,10 @@ def test_a_defect_of_ours_is_not_hidden_as_a_mistake(monkeypatch):
         cli.main(["list"])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 75)],
+)
 def test_a_stopped_training_says_how_to_go_on(pairs_file, tmp_path, number, code):
     folder = tmp_path / "run"
     command = [sys.executable, str(Path(__file__).parents[1] / "bin" / "keras-attention")]

@@ -75,11 +75,27 @@ def test_a_batch_that_does_not_divide_is_refused(pairs_file, tmp_path):
     assert err[-1].endswith("a batch of 32 does not divide over 3 replicas: take 30 or 33")
 
 
-def test_a_run_says_what_it_is_trained_on(pairs_file, tmp_path):
-    code, out, err = run(*train(pairs_file, tmp_path / "run", "--json", "--replicas", 2))
+@pytest.fixture(scope="module")
+def of_two_replicas(pairs_file, tmp_path_factory):
+    """A run without attention and with curves: its folder, and what was said."""
+    folder = tmp_path_factory.mktemp("runs") / "two"
+    options = ["--replicas", 2, "--epochs", 3, "--attention", "none", "--tensorboard", "--json"]
+    code, out, err = run(*train(pairs_file, folder, *options))
     assert code == 0, err
+    return folder, out, err
+
+
+def test_a_run_says_what_it_is_trained_on(of_two_replicas):
+    _, out, err = of_two_replicas
     strategy = "strategy mirrored on tensorflow, 2 replicas (asked for)"
     assert json.loads(out[-1])["strategy"] == strategy and err[0] == strategy
+
+
+def test_a_model_without_attention_has_nothing_to_plot(said, of_two_replicas, tmp_path):
+    folder, *_ = of_two_replicas
+    code, _, err = said("plot", folder, "早上 好", "--out", tmp_path / "a.svg")
+    assert code == 2 and "has no alignment" in err[-1]
+    assert said("predict", folder, "--alignment", "早上 好")[0] == 0
 
 
 @pytest.mark.slow
@@ -152,16 +168,14 @@ def test_two_trainings_of_one_folder_are_one_too_many(said, pairs_file, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_curves_for_tensorboard(said, pairs_file, tmp_path):
-    pytest.importorskip("tensorboard")
-    code, _, err = said(*train(pairs_file, tmp_path / "run", "--tensorboard", "--epochs", "3"))
-    assert code == 0, err
-    [events] = (tmp_path / "run" / "tensorboard").iterdir()
+def test_curves_for_tensorboard(of_two_replicas):
+    folder, *_ = of_two_replicas
+    [events] = (folder / "tensorboard").iterdir()
     points = {}
     for event in tf.compat.v1.train.summary_iterator(str(events)):
         for value in event.summary.value:
             points.setdefault(value.tag, {})[event.step] = float(tf.make_ndarray(value.tensor))
     assert list(points["step/learning_rate"]) == list(range(10, max(points["epoch/loss"]) + 1, 10))
-    history = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))["history"]
+    history = json.loads((folder / "metrics.json").read_text("utf-8"))["history"]
     losses = [figures["loss"] for figures in history]
     np.testing.assert_allclose(list(points["epoch/loss"].values()), losses, rtol=1e-6)

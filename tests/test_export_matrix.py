@@ -29,7 +29,6 @@ ROWS = [case for case in CASES if "tflite" not in case.exempt]
 SAMPLED_ROWS = ROWS[3::32]
 SAMPLED = [(None, "static"), ("float16", "dynamic")]
 SAMPLED_MODELS = [
-    ("causal_self_attention", "int8", "dynamic"),
     ("encoder_decoder", None, "dynamic"),
     ("grouped_attention", None, "dynamic"),
     ("masked_lstm", "float16", "static"),

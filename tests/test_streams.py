@@ -389,7 +389,7 @@ def test_too_few_rows_are_refused(tmp_path):
 # Batches.
 
 
-@settings(deadline=None, max_examples=2)
+@settings(deadline=None, max_examples=1)
 @given(
     shards=st.integers(1, 3),
     workers=st.integers(1, 3),
