@@ -38,7 +38,7 @@ from .scores import (
 from .self_attention import SelfAttention
 from .targets import exporting
 from .transformer import TransformerDecoderBlock, TransformerEncoderBlock
-from .visualization import plot_attention
+from .visualization import plot_attention, plot_words
 
 __version__ = "0.1.0"
 
@@ -92,6 +92,7 @@ __all__ = [
     "linear",
     "padding_mask",
     "plot_attention",
+    "plot_words",
     "position_encoding",
     "proportional",
     "sigmoid",

@@ -1,5 +1,6 @@
 """Pictures of attention weights."""
 
+import itertools
 import os
 import tempfile
 import unicodedata
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 CELL = 0.34  # inches a cell, so that a label of 9 points fits beside its neighbours
 LABEL_POINTS = 9.0
+LINE_POINTS = 18.0  # from a line of words to the next
+GAP_POINTS = 7.0  # between words
+PAGE_POINTS = 560.0  # where a line of words ends
+BLUE, ORANGE = (0.35, 0.6, 0.9), (0.95, 0.6, 0.3)
 PICTURES = (".png", ".svg", ".pdf")  # suffixes that can be written
 
 
@@ -78,17 +83,8 @@ def plot_attention(
             "weights must have the shape (target tokens, source tokens), both at least 1: here "
             f"{expected}. Received: weights.shape={weights.shape}"
         )
-    if path is not None and Path(path).suffix.lower() not in PICTURES:
-        raise ValueError(f"path must end in .png, .svg or .pdf. Received: path={str(path)!r}")
-
-    texts = [*source_tokens, *target_tokens, title or ""]
-    families, missing = _fonts_for("".join(texts))
-    if missing:
-        warnings.warn(
-            f"no installed font has {_listed(missing)}: code points are drawn instead; "
-            f"install {_font_package(missing)}",
-            stacklevel=2,
-        )
+    _check_suffix(path)
+    families, missing = _fonts([*source_tokens, *target_tokens, title or ""])
     sources = [_label(token, missing) for token in source_tokens]
     targets = [_label(token, missing) for token in target_tokens]
 
@@ -125,6 +121,125 @@ def plot_attention(
     return figure, ax
 
 
+def plot_words(
+    words: Sequence[Sequence[str]],
+    weights: Sequence[Any],
+    *,
+    row_weights: Any = None,
+    row_names: Sequence[str] | None = None,
+    path: str | os.PathLike | None = None,
+    title: str | None = None,
+) -> "tuple[Figure, Axes]":
+    """Draw a text with its words shaded by how much each was read.
+
+    The form of the pictures of hierarchical attention: a row for each sentence, its words in
+    orange, the darkest the one that was read most of its row, and in blue before them what the row
+    weighs among the rows, the darkest the one that was read most. Long rows go on in the next line.
+    The rows may as well be one text as several hops of attention read it.
+
+    Fonts, files and Matplotlib as in `plot_attention`.
+
+    Args:
+        words: a list of strings for each of N rows, which may have different lengths.
+        weights: N vectors of as many weights as the row has words, 0 or more.
+        row_weights: `(N,)` weights of the rows, 0 or more; None: they have none.
+        row_names: N strings; by default `row_weights` with two places, or nothing.
+        path: where to write the picture, as PNG, SVG or PDF by its suffix.
+        title: drawn above the picture.
+
+    Returns:
+        `(figure, axes)`.
+
+    Raises:
+        ValueError: if the numbers of words, weights and rows do not agree, a weight is negative or
+            not finite, or `path` has another suffix.
+
+    Example:
+
+    >>> from keras_attention import plot_words
+    >>> words = [["we", "waited", "long"], ["a", "lovely", "film"]]
+    >>> weights = [[0.1, 0.6, 0.3], [0.0, 0.9, 0.1]]
+    >>> figure, axes = plot_words(words, weights, row_weights=[0.2, 0.8])
+    >>> [text.get_text() for text in axes.texts][:4]
+    ['0.20', '0.80', 'we', 'waited']
+
+    Reference:
+        Yang et al., "Hierarchical Attention Networks for Document Classification", NAACL 2016,
+        figure 5.
+    """
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    words = [[str(word) for word in row] for row in words]
+    weights = [np.asarray(row, dtype="float64") for row in weights]
+    if not words or [(len(row),) for row in words] != [row.shape for row in weights]:
+        raise ValueError(
+            "weights must hold a vector for each row, with a weight for each of its words: here "
+            f"{[len(row) for row in words]}. Received: {[row.shape for row in weights]}"
+        )
+    of_rows = np.zeros(len(words)) if row_weights is None else np.asarray(row_weights, "float64")
+    if row_names is None:
+        row_names = ["" if row_weights is None else f"{weight:.2f}" for weight in of_rows]
+    if of_rows.shape != (len(words),) or len(row_names) != len(words):
+        raise ValueError(
+            f"row_weights and row_names must be of the {len(words)} rows. Received: "
+            f"row_weights of the shape {of_rows.shape}, {len(row_names)} row_names"
+        )
+    if any((row < 0).any() or not np.isfinite(row).all() for row in (*weights, of_rows)):
+        raise ValueError("weights and row_weights must be finite numbers of 0 or more.")
+    _check_suffix(path)
+    families, missing = _fonts([*itertools.chain(*words), *row_names, title or ""])
+
+    figure = Figure()
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    ax = figure.add_axes((0, 0, 1, 1))
+    ax.set_axis_off()
+
+    def boxed(text, colour=(0, 0, 0, 0), size=LABEL_POINTS):
+        """A text that has no place yet, and its width in points."""
+        box = {"boxstyle": "round,pad=0.2", "facecolor": colour, "edgecolor": "none"}
+        style = {"family": families, "fontsize": size, "va": "center", "bbox": box}
+        drawn = ax.text(0, 0, _label(text, missing), **style)
+        return drawn, drawn.get_window_extent(renderer).width * 72 / figure.dpi
+
+    # Places are in points from the top left corner.
+    y = 0.5 * LINE_POINTS
+    if title:
+        boxed(title, size=LABEL_POINTS + 2)[0].set_position((0, y))
+        y += 1.5 * LINE_POINTS
+    names = [
+        boxed(name, _shade(weight, of_rows, BLUE))
+        for name, weight in zip(row_names, of_rows, strict=True)
+    ]
+    left = max(width for _, width in names) + GAP_POINTS
+    for (name, _), row, row_weight in zip(names, words, weights, strict=True):
+        name.set_position((0, y))
+        x = left
+        for word, weight in zip(row, row_weight, strict=True):
+            drawn, width = boxed(word, _shade(weight, row_weight, ORANGE))
+            if x > left and x + width > PAGE_POINTS:
+                x, y = left, y + LINE_POINTS
+            drawn.set_position((x, y))
+            x += width + GAP_POINTS
+        y += LINE_POINTS
+    figure.set_size_inches(PAGE_POINTS / 72, y / 72)
+    ax.set(xlim=(0, PAGE_POINTS), ylim=(y, 0))
+    if path is not None:
+        _save(figure, Path(path))
+    return figure, ax
+
+
+def _shade(weight, among, colour):
+    """The colour, as opaque as the weight is large among others."""
+    return (*colour, weight / max(among.max(), 1e-9))
+
+
+def _check_suffix(path) -> None:
+    if path is not None and Path(path).suffix.lower() not in PICTURES:
+        raise ValueError(f"path must end in .png, .svg or .pdf. Received: path={str(path)!r}")
+
+
 def _figure_size(sources: list[str], targets: list[str]) -> tuple[float, float]:
     """Inches: a square for each cell and one for the colour bar, room for labels and a title."""
     cell = max(CELL, 1.0 / max(len(sources), len(targets)))  # a single cell is not a dot
@@ -148,6 +263,18 @@ def _label(text: str, missing: set[str]) -> str:
     """`text` with code points for what no font draws, and nothing that Matplotlib reads as math."""
     escaped = "".join(f" U+{ord(c):04X} " if c in missing else c for c in text)
     return " ".join(escaped.split()).replace("$", r"\$")
+
+
+def _fonts(texts: Sequence[str]) -> tuple[list[str], set[str]]:
+    """Font families that draw the texts, and the characters none has, of which a warning tells."""
+    families, missing = _fonts_for("".join(texts))
+    if missing:
+        warnings.warn(
+            f"no installed font has {_listed(missing)}: code points are drawn instead; "
+            f"install {_font_package(missing)}",
+            stacklevel=3,
+        )
+    return families, missing
 
 
 def _fonts_for(text: str) -> tuple[list[str], set[str]]:

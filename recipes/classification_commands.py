@@ -9,7 +9,7 @@ from .classifier import Run, evaluate, load_run
 from .data import read_texts
 from .errors import UsageError
 from .highlight import shaded, write_page
-from .pictures import draw
+from .pictures import draw_alignment, draw_words
 from .terminal import news
 
 __all__ = ["evaluate", "export", "load_run", "plot", "predict", "train"]
@@ -43,14 +43,14 @@ def export(run: Run, options) -> Path:
 
 
 def plot(run: Run, text: str, path: Path) -> None:
-    """Draw what each hop read, as a heat map or as a page of shaded words."""
+    """Draw what was read: hops as a heat map, documents and pages as shaded words."""
     [row] = predict(run, [text])
     title = f"{row['label']} ({row['probability']:.2f})"
     rows = shaded(row)
     if path.suffix == ".html":
         write_page(path, title, rows)
-        return
-    if any(other.pieces != rows[0].pieces for other in rows):
-        raise UsageError("a document is drawn as .html")
-    weights, names = [row.weights for row in rows], [row.name for row in rows]
-    draw(weights, rows[0].pieces, names, path, title)
+    elif "sentences" in row:
+        draw_words(rows, path, title)
+    else:
+        weights, names = [row.weights for row in rows], [row.name for row in rows]
+        draw_alignment(weights, rows[0].pieces, names, path, title)

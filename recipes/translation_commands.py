@@ -5,7 +5,7 @@ from pathlib import Path
 
 from . import export_report, translation_export, translation_text, translator
 from .errors import UsageError
-from .pictures import draw
+from .pictures import draw_alignment
 from .runs import Run
 from .terminal import news
 from .translation_training import train
@@ -50,4 +50,4 @@ def plot(run: Run, text: str, path: Path) -> None:
     [row] = predict(run, [text])
     if row["alignment"] is None:
         raise UsageError(f"{run.folder} was trained without attention: it has no alignment")
-    draw(row["alignment"], row["source"], row["target"], path, row["translation"])
+    draw_alignment(row["alignment"], row["source"], row["target"], path, row["translation"])

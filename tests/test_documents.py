@@ -215,13 +215,15 @@ def test_the_saved_model_takes_strings(run):
         assert found["probability"].numpy()[i] == pytest.approx(row["probability"], abs=1e-5)
 
 
-def test_a_picture_is_a_page_of_shaded_sentences(run, tmp_path, command_line, capsys):
+def test_a_picture_is_of_shaded_sentences(run, tmp_path, command_line, capsys):
     said, page = command_line(capsys), tmp_path / "read.html"
     code, _, err = said("plot", run.folder, TEXTS[0], "--out", page)
     assert code == 0, err
     text = page.read_text("utf-8")
     assert text.count("<tr>") == 2 and "boring" in text
-    code, _, err = said("plot", run.folder, TEXTS[0], "--out", tmp_path / "read.png")
-    assert code == 2 and "is drawn as .html" in err[-1]
+    pytest.importorskip("matplotlib")
+    code, _, err = said("plot", run.folder, TEXTS[0], "--out", tmp_path / "read.svg")
+    assert code == 0, err
+    assert "boring" in (tmp_path / "read.svg").read_text("utf-8")
     code, out, _ = said("predict", run.folder, TEXTS[0], "--alignment")
     assert code == 0 and out[0].startswith("bad") and len(out) == 3

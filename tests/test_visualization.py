@@ -1,4 +1,4 @@
-"""The alignment heat map: what it draws, in which font, and what it refuses."""
+"""The alignment heat map and shaded words: what it draws, in which font, and what it refuses."""
 
 import itertools
 import warnings
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_attention import plot_attention
+from keras_attention import plot_attention, plot_words
 
 font_manager = pytest.importorskip("matplotlib.font_manager")
 
@@ -197,3 +197,82 @@ def test_other_suffixes_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\.png, \.svg or \.pdf\. Received: path="):
         plot_attention([[1.0]], ["a"], ["x"], path=tmp_path / "a.gif")
     assert not list(tmp_path.iterdir())
+
+
+# Shaded words.
+
+
+WORDS = [["we", "waited", "long"], [], ["a", "lovely", "film", "."]]
+READ = [[0.1, 0.6, 0.3], [], [0.0, 0.9, 0.05, 0.05]]
+
+
+def of_colour(text):
+    return text.get_bbox_patch().get_facecolor()
+
+
+def test_words_are_as_dark_as_they_were_read_in_their_row():
+    _, axes = plot_words(WORDS, READ, row_weights=[0.3, 0.1, 0.6])
+    drawn = {text.get_text(): text for text in axes.texts}
+    assert list(drawn) == ["0.30", "0.10", "0.60", *itertools.chain(*WORDS)]
+    for word, weight in zip(WORDS[0] + WORDS[2], READ[0] + READ[2], strict=True):
+        assert of_colour(drawn[word])[3] == pytest.approx(
+            weight / (0.6 if word in WORDS[0] else 0.9)
+        )
+    for name, part in (("0.30", 0.5), ("0.10", 1 / 6), ("0.60", 1.0)):
+        assert of_colour(drawn[name])[3] == pytest.approx(part)
+    assert of_colour(drawn["we"])[:3] != of_colour(drawn["0.30"])[:3]
+
+
+def test_rows_stand_one_below_the_other_and_long_ones_go_on():
+    words, read = [["word"] * 60, ["end"]], [[0.0] * 60, [1.0]]
+    figure, axes = plot_words(words, read, title="a title")
+    assert axes.get_ylim()[0] > axes.get_ylim()[1] == 0
+    width, height = (float(size) * 72 for size in figure.get_size_inches())
+    assert axes.get_xlim() == (0, pytest.approx(width)) and height > 0
+    drawn = [text for text in axes.texts if text.get_text()]
+    places = [text.get_position() for text in drawn]
+    lines = sorted({y for _, y in places})
+    assert len(lines) > 4 and lines[-1] < height
+    assert drawn[0].get_text() == "a title" and places[0][1] == lines[0]
+    assert drawn[-1].get_text() == "end" and places[-1][1] == lines[-1]
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent().transformed(axes.transData.inverted()) for text in drawn[1:]]
+    for (one, other), (place, following) in zip(
+        itertools.pairwise(boxes), itertools.pairwise(places[1:]), strict=True
+    ):
+        assert one.x1 < other.x0 or place[1] < following[1]  # they do not overlap
+        assert one.x1 <= width
+    assert all(of_colour(text)[3] == 0 for text in drawn[:-1])  # nothing was read of that row
+
+
+def test_hops_have_names_and_signs_stay_signs(tmp_path):
+    path = tmp_path / "a.svg"
+    _, axes = plot_words([["$x$", "y"]], [[1, 0]], row_names=["hop 1"], path=path)
+    assert [text.get_text() for text in axes.texts] == ["hop 1", r"\$x\$", "y"]
+    assert "<svg" in path.read_text("utf-8")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("words", "read", "more", "says"),
+    [
+        ([], [], {}, "a vector for each row"),
+        ([["a", "b"]], [[1.0]], {}, r"here \[2\]. Received: \[\(1,\)\]"),
+        ([["a"]], [[1.0], [1.0]], {}, "a vector for each row"),
+        ([["a"]], [[[1.0]]], {}, "a vector for each row"),
+        ([["a"]], [[1.0]], {"row_weights": [0.5, 0.5]}, r"of the shape \(2,\)"),
+        ([["a"]], [[1.0]], {"row_names": []}, "0 row_names"),
+        ([["a"]], [[-1.0]], {}, "of 0 or more"),
+        ([["a"]], [[1.0]], {"row_weights": [float("nan")]}, "of 0 or more"),
+        ([["a"]], [[1.0]], {"path": "a.gif"}, "must end in .png, .svg or .pdf"),
+    ],
+)
+def test_words_that_cannot_be_drawn_are_refused(words, read, more, says):
+    with pytest.raises(ValueError, match=says):
+        plot_words(words, read, **more)
+
+
+def test_a_word_no_font_has_is_named(fonts):
+    with pytest.warns(UserWarning, match="CJK"):
+        _, axes = plot_words([CHINESE], [[0.5, 0.5]])
+    assert "U+65E9" in axes.texts[1].get_text()
