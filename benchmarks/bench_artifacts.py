@@ -1,4 +1,4 @@
-"""A run's `.tflite` files beside the model: sizes, equal sentences, BLEU.
+"""A run's artifacts beside the model: sizes, and what they answer to the test part.
 
 python benchmarks/bench_artifacts.py RUN --data-dir DATA
 """
@@ -14,26 +14,65 @@ QUANTIZATIONS = (None, "dynamic", "float16", "weight_only_int8", "weight_only_in
 
 
 def measure(folder: Path, data_dir: Path | None) -> dict:
-    """Export a run in every quantization and translate the test part with each file."""
+    """Export a run in every form, and answer the test part with each artifact."""
+    from keras_attention.recipes.options import CONFIGS
+    from keras_attention.recipes.runs import load_config
+
+    config = load_config(folder, CONFIGS.values())
+    translates = config.commands == "translation_commands"
+    artifacts = (_of_translation if translates else _of_classes)(folder, data_dir)
+    found = {}
+    with tempfile.TemporaryDirectory() as place:
+        for name, (export, task) in artifacts.items():
+            path = export(Path(place) / name)
+            found[name] = {"bytes": _bytes(path), **task(path)}
+            found[name]["part_of_float32"] = found[name]["bytes"] / found["float32"]["bytes"]
+            print(name, found[name], flush=True)
+    return found
+
+
+def _of_translation(folder, data_dir):
     from keras_attention.export.conversion import CALIBRATED
     from keras_attention.recipes import translation_export, translator
-    from keras_attention.recipes.export_report import measured
 
     run = translator.load_run(folder)
     corpus = translator.load_corpus(run.config, data_dir)
     texts = translation_export.calibration_texts(run, data_dir=data_dir)
-    found = {}
-    with tempfile.TemporaryDirectory() as place:
-        for quantize in QUANTIZATIONS:
-            path = Path(place) / f"{quantize}.tflite"
-            examples = texts if quantize in CALIBRATED else ()
-            translation_export.export(run, "tflite", path, quantize=quantize, texts=examples)
-            report = measured(run, path, corpus.test, corpus.target)
-            name = quantize or "float32"
-            found[name] = {"bytes": report["bytes"], **report["task"]}
-            found[name]["part_of_float32"] = report["bytes"] / found["float32"]["bytes"]
-            print(name, found[name], flush=True)
-    return found
+
+    def task(path):
+        return translation_export.measured(run, path, corpus.test, corpus.target)["task"]
+
+    def exporter(quantize):
+        given = {"quantize": quantize, "texts": texts if quantize in CALIBRATED else ()}
+        return lambda path: translation_export.export(
+            run, "tflite", path.with_suffix(".tflite"), **given
+        )
+
+    return {quantize or "float32": (exporter(quantize), task) for quantize in QUANTIZATIONS}
+
+
+def _of_classes(folder, data_dir):
+    from keras_attention.recipes import classification_export, classifier
+
+    run = classifier.load_run(folder)
+    corpus = classifier.load_corpus(run.config, data_dir)
+
+    def task(path):
+        return classification_export.compared(run, path, corpus.test)
+
+    def exporter(to, **given):
+        return lambda path: classification_export.export(run, to, path, **given)
+
+    files = {
+        quantize or "float32": exporter("tflite", quantize=quantize, texts=corpus.train.texts[:100])
+        for quantize in QUANTIZATIONS
+    }
+    others = {to: exporter(to) for to in ("saved_model", "onnx")}
+    return {name: (export, task) for name, export in {**files, **others}.items()}
+
+
+def _bytes(path):
+    return sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
 
 
 def main() -> None:

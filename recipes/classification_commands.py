@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import classification_export, classifier
+from . import classification_export, classifier, export_report
 from .classification_training import train
 from .classifier import Run, evaluate, load_run
 from .data import read_texts
@@ -24,15 +24,15 @@ def predict(run: Run, texts: Sequence[str], greedy: bool = False) -> list[dict]:
 
 def export(run: Run, options) -> Path:
     """Export a run as the command was told to."""
-    if options.text or options.report or options.shapes != "dynamic":
-        raise UsageError("--text, --report and --shapes are for recipes that translate")
+    if options.text or options.shapes != "dynamic":
+        raise UsageError("--text and --shapes are for recipes that translate")
     texts = ()
     if options.quantize == "int8":
         if options.calibrate:
             texts = read_texts(options.calibrate)
         else:
             texts = classifier.load_corpus(run.config, options.data_dir, news).train.texts
-    return classification_export.export(
+    path = classification_export.export(
         run,
         options.to,
         options.out,
@@ -40,6 +40,11 @@ def export(run: Run, options) -> Path:
         texts=texts[:_CALIBRATED_TEXTS],
         verify=not options.no_verify,
     )
+    if options.report:
+        news(f"measuring {path}")
+        test = classifier.load_corpus(run.config, options.data_dir, news).test
+        export_report.write(classification_export.measured(run, path, test), options.report)
+    return path
 
 
 def plot(run: Run, text: str, path: Path) -> None:

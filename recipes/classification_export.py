@@ -11,12 +11,15 @@ from keras import ops
 
 from keras_attention.export.conversion import CALIBRATED
 from keras_attention.export.onnx import export_onnx
+from keras_attention.export.parity import load
 from keras_attention.export.portable import portable
 from keras_attention.export.saved_model import export_saved_model
 from keras_attention.export.tflite import export_tflite
 
+from . import classifier, export_report
 from .classifier import LABELS, RECIPES, Run
 from .errors import RunError
+from .labelled import Labelled
 from .tokenizers import END_ID, PADDING_ID, UNKNOWN_ID
 
 SIGNATURE = "classify"
@@ -110,6 +113,41 @@ def classifying(run: Run):
         return {"probabilities": ops.softmax(logits), **dict(zip(names, read, strict=True))}
 
     return classify, {"ids": tf.TensorSpec(model.inputs[0].shape, tf.int32)}
+
+
+def measured(run: Run, path: Path, test: Labelled, *, seconds: float = 2.0) -> dict:
+    """What a `.tflite` is worth: see `export_report.measured`, and `compared` for its `task`."""
+    run = in_float32(run)
+    calls = {SIGNATURE: [{"ids": _ids(run, [text]).numpy()} for text in test.texts[:20]]}
+    functions, task = {SIGNATURE: classifying(run)}, compared(run, path, test)
+    return export_report.measured(path, functions, calls, task, seconds=seconds)
+
+
+def compared(run: Run, path: Path, test: Labelled, batch_size: int = 64) -> dict:
+    """What an artifact of any kind answers to the texts of a test part, beside the model.
+
+    Returns:
+        `texts`; `accuracy_model` and `accuracy_file`, in percent; `same_label`, of how many texts;
+        `difference`, the largest of a probability.
+    """
+    run, artifact = in_float32(run), load(path, SIGNATURE)
+    rows = classifier.classify(run, test.texts)
+    of_model = np.array([[row["probabilities"][y] for y in run.labels] for row in rows])
+    ids = RECIPES[run.config.recipe].ids_of(test.texts, run.tokenizer, run.config)
+    of_file = np.empty_like(of_model)
+    order = np.argsort(ids.row_lengths().numpy(), kind="stable")
+    for start in range(0, len(order), batch_size):
+        places = order[start : start + batch_size]
+        given = RECIPES[run.config.recipe].padded(tf.gather(ids, places), run.config)
+        of_file[places] = artifact({"ids": given.numpy()})["probabilities"]
+    wanted = np.array([run.labels.index(y) if y in run.labels else -1 for y in test.labels])
+    return {
+        "texts": len(wanted),
+        "accuracy_model": 100 * float(np.mean(of_model.argmax(-1) == wanted)),
+        "accuracy_file": 100 * float(np.mean(of_file.argmax(-1) == wanted)),
+        "same_label": int(np.sum(of_model.argmax(-1) == of_file.argmax(-1))),
+        "difference": float(np.abs(of_model - of_file).max()),
+    }
 
 
 def _ids(run, texts):

@@ -14,77 +14,51 @@ from keras_attention.export import timing
 from keras_attention.export.inspect import described_by, inspect_tflite
 from keras_attention.export.parity import check_parity
 from keras_attention.export.places import replacing
-from keras_attention.export.run_template import Translator
 
-from . import metrics
-from .data import Pairs, TextSide
 from .errors import RunError
-from .runs import Run
-from .searches import signatures
-from .translation_export import compared_calls
-from .translator import decoding_of, search_function, translate
 
 THREADS = (1, 2)
-REPORTED_SENTENCES = 200
 
 
-def measured(run: Run, path: Path, pairs: Pairs, side: TextSide, *, seconds: float = 2.0) -> dict:
+def measured(
+    path: Path, functions: Mapping, calls: Mapping, task: Mapping, *, seconds: float = 2.0
+) -> dict:
     """Measure a file, or a folder of length buckets.
 
     Args:
-        run: what was exported.
         path: the file or folder.
-        pairs: sentences to translate by both, one at a time; those that are too long for the file
-            are left out.
-        side: how the target's text is scored.
+        functions: what was exported, as `export_tflite` takes it.
+        calls: by the signature that is measured, what it is called with.
+        task: figures of what the file is for, beside the model's.
         seconds: how long each signature is timed.
 
     Returns:
         `bytes`, `quantization`, `operators`, `parity` (for each runtime, signature and output),
-        `task` (BLEU of model and file, sentences equal), `time` (for each signature and number of
-        threads, batch 1: `p50_ms`, `p95_ms`, `peak_bytes` above the empty runtime's).
+        `task`, `time` (for each signature and number of threads: `p50_ms`, `p95_ms`, `peak_bytes`
+        above the empty runtime's).
     """
-    files = sorted(path.glob("*.tflite"), key=lambda file: int(file.stem)) if path.is_dir() else []
-    biggest = files[-1] if files else path
+    files = buckets(path)
+    biggest = files[-1]
     report = inspect_tflite(biggest)
-    length = report.signatures["encode"]["inputs"]["source"][0][1]
-    calls = compared_calls(run, length)
-    parity = check_parity(signatures(decoding_of(run), run.config), biggest, calls)
+    parity = check_parity(functions, biggest, calls)
     return {
         "path": str(path),
-        "bytes": sum(file.stat().st_size for file in files or [path]),
-        "files": len(files) or 1,
+        "bytes": sum(file.stat().st_size for file in files),
+        "files": len(files),
         "weights_bytes": report.weights_bytes,
         "quantization": described_by(report).get("quantization"),
         "operators": dict(report.totals),
         "parity": [difference._asdict() for difference in parity.differences],
-        "task": _task(run, path, pairs, side),
+        "task": dict(task),
         "time": _times(biggest, calls, seconds),
     }
 
 
-def _task(run, path, pairs, side):
-    translator = Translator(path)
-    ids = [[*translator.source.encode(text), translator.end] for text in pairs.source]
-    rows = [row for row, found in enumerate(ids) if len(found) <= translator.limit]
-    if not rows:
-        raise RunError(f"no sentence of the test part is short enough for {path}")
-    pairs = pairs.rows(rows)
-    of_file = [translator.target.decode(translator.translate(ids[row])[0]) for row in rows]
-    found = translate(run, pairs.source, search_function(run, "greedy"))
-    of_model = [row["translation"] for row in found]
-    references, tokenizer = metrics.surface(pairs.target, side), metrics.bleu_tokenizer(side)
-    scores = {
-        name: metrics.bleu(texts, references, tokenizer)
-        for name, texts in (("model", of_model), ("file", of_file))
-    }
-    return {
-        "sentences": len(rows),
-        "sentences_equal": sum(one == other for one, other in zip(of_model, of_file, strict=True)),
-        "bleu_model": scores["model"].value,
-        "bleu_file": scores["file"].value,
-        "bleu_signature": scores["file"].signature,
-    }
+def buckets(path: Path) -> list[Path]:
+    """The files of a folder of length buckets, the longest last; or the one file itself."""
+    if not path.is_dir():
+        return [path]
+    return sorted(path.glob("*.tflite"), key=lambda file: int(file.stem))
 
 
 def _times(path, calls, seconds):

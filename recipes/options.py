@@ -169,7 +169,8 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
         "--report",
         type=_report,
         metavar="FILE",
-        help="measure a .tflite (errors, BLEU, time, memory) and write it as .html or .json",
+        help="measure a .tflite (errors, BLEU or accuracy, time, memory) and write it as .html or "
+        ".json",
     )
     export.add_argument(
         "--no-verify", action="store_true", help="do not compare the artifact with the model"

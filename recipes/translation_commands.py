@@ -13,6 +13,8 @@ from .translator import evaluate, load_run
 
 __all__ = ["evaluate", "export", "load_run", "plot", "predict", "train"]
 
+_REPORTED_SENTENCES = 200
+
 
 def predict(run: Run, texts: Sequence[str], greedy: bool = False) -> list[dict]:
     """Translate texts."""
@@ -37,8 +39,10 @@ def export(run: Run, options) -> Path:
     if options.report:
         news(f"measuring {path}")
         corpus = translator.load_corpus(run.config, options.data_dir, news)
-        count = min(len(corpus.test.source), export_report.REPORTED_SENTENCES)
-        report = export_report.measured(run, path, corpus.test.rows(range(count)), corpus.target)
+        count = min(len(corpus.test.source), _REPORTED_SENTENCES)
+        report = translation_export.measured(
+            run, path, corpus.test.rows(range(count)), corpus.target
+        )
         export_report.write(report, options.report)
     return path
 

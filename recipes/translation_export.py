@@ -11,21 +11,24 @@ import tensorflow as tf
 
 from keras_attention.export import run_template
 from keras_attention.export.conversion import CALIBRATED
+from keras_attention.export.inspect import inspect_tflite
 from keras_attention.export.onnx import export_onnx
 from keras_attention.export.parity import load_tflite
 from keras_attention.export.places import replacing
 from keras_attention.export.portable import portable
+from keras_attention.export.run_template import Translator
 from keras_attention.export.saved_model import export_saved_model
 from keras_attention.export.signatures import signatures_of
 from keras_attention.export.tflite import export_tflite
 
+from . import export_report, metrics
 from .batches import to_ids
-from .data import read_texts
+from .data import Pairs, TextSide, read_texts
 from .errors import RunError
 from .runs import Run
 from .searches import searches, signatures
 from .tokenizers import END_ID, PADDING_ID, START_ID
-from .translator import decoding_of, load_corpus, model_of, search_function
+from .translator import decoding_of, load_corpus, model_of, search_function, translate
 
 _CALIBRATED_TEXTS = 100
 _CALIBRATED_STEPS = 3  # of each text; all of them are seen in `greedy`
@@ -250,6 +253,51 @@ def artifact_metadata(run: Run) -> dict[str, str]:
         for side, tokenizer in sides.items()
     }
     return {"translation.json": json.dumps(facts, indent=1), **vocabularies}
+
+
+def measured(run: Run, path: Path, pairs: Pairs, side: TextSide, *, seconds: float = 2.0) -> dict:
+    """What a `.tflite`, or a folder of length buckets, is worth: see `export_report.measured`.
+
+    Args:
+        run: what was exported.
+        path: the file or folder.
+        pairs: sentences to translate by both, one at a time; those that are too long for the file
+            are left out.
+        side: how the target's text is scored.
+        seconds: how long each signature is timed.
+
+    Returns:
+        The report; its `task` has BLEU of model and file, and how many sentences are equal.
+    """
+    biggest = inspect_tflite(export_report.buckets(path)[-1])
+    calls = compared_calls(run, biggest.signatures["encode"]["inputs"]["source"][0][1])
+    functions = signatures(decoding_of(run), run.config)
+    task = _task(run, path, pairs, side)
+    return export_report.measured(path, functions, calls, task, seconds=seconds)
+
+
+def _task(run, path, pairs, side):
+    translator = Translator(path)
+    ids = [[*translator.source.encode(text), translator.end] for text in pairs.source]
+    rows = [row for row, found in enumerate(ids) if len(found) <= translator.limit]
+    if not rows:
+        raise RunError(f"no sentence of the test part is short enough for {path}")
+    pairs = pairs.rows(rows)
+    of_file = [translator.target.decode(translator.translate(ids[row])[0]) for row in rows]
+    found = translate(run, pairs.source, search_function(run, "greedy"))
+    of_model = [row["translation"] for row in found]
+    references, tokenizer = metrics.surface(pairs.target, side), metrics.bleu_tokenizer(side)
+    scores = {
+        name: metrics.bleu(texts, references, tokenizer)
+        for name, texts in (("model", of_model), ("file", of_file))
+    }
+    return {
+        "sentences": len(rows),
+        "sentences_equal": sum(one == other for one, other in zip(of_model, of_file, strict=True)),
+        "bleu_model": scores["model"].value,
+        "bleu_file": scores["file"].value,
+        "bleu_signature": scores["file"].signature,
+    }
 
 
 def token_match(run: Run, path: Path, texts: Sequence[str], batch_size: int = 50) -> dict:

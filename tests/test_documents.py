@@ -191,6 +191,27 @@ def test_the_tflite_file_answers_alone(run, tflite):
             np.testing.assert_allclose(sentence["weights"], wanted["weights"], rtol=0, atol=1e-4)
 
 
+def test_a_file_is_measured_beside_its_model(run, command_line, capsys, tmp_path):
+    said, path, page = command_line(capsys), tmp_path / "small.tflite", tmp_path / "r.json"
+    command = ["export", run.folder, "--to", "tflite", "--quantize", "dynamic", "--out", path]
+    code, _, err = said(*command, "--report", page)
+    assert code == 0, err
+    found = json.loads(page.read_text("utf-8"))
+    test = classifier.load_corpus(run.config, report=lambda line: None).test
+    figures = classifier.evaluate(run, report=lambda line: None)
+    assert found["quantization"] == "dynamic" and found["bytes"] == path.stat().st_size
+    task = found["task"]
+    assert task["texts"] == len(test.texts)
+    assert task["accuracy_model"] == pytest.approx(figures["accuracy"])
+    assert abs(task["accuracy_file"] - task["accuracy_model"]) < 5
+    assert 0 < task["difference"] < 0.1
+    assert task["same_label"] >= 0.95 * task["texts"]
+    assert {row["signature"] for row in found["time"]} == {"classify"}
+    answers = [row["label"] for row in predict_by_file(path, test.texts)]
+    right = [x == y for x, y in zip(answers, test.labels, strict=True)]
+    assert task["accuracy_file"] == pytest.approx(100 * np.mean(right))
+
+
 @pytest.mark.slow
 def test_dynamic_range_is_smaller_and_near(run, tflite):
     small = classification_export.export(run, "tflite", quantize="dynamic")
@@ -203,7 +224,9 @@ def test_dynamic_range_is_smaller_and_near(run, tflite):
 @pytest.mark.slow
 def test_onnx_is_equal(run):
     pytest.importorskip("tf2onnx")
-    assert classification_export.export(run, "onnx").exists()
+    test = reviews.generate(50, seed=9)
+    found = classification_export.compared(run, classification_export.export(run, "onnx"), test)
+    assert found["same_label"] == found["texts"] == 50 and found["difference"] < 1e-5
 
 
 def test_the_saved_model_takes_strings(run):

@@ -332,7 +332,7 @@ def test_a_file_in_integers_and_its_report(run, tmp_path):
     assert set(inspect_tflite(path).signatures) == {"encode", "decode_step", "greedy"}
     pairs = generate(12, seed=5)
     side = translator.load_corpus(run.config).target
-    report = export_report.measured(run, path, pairs, side, seconds=0.1)
+    report = translation_export.measured(run, path, pairs, side, seconds=0.1)
     assert report["quantization"] == "int8"
     assert report["bytes"] == path.stat().st_size > report["weights_bytes"]
     assert report["task"]["sentences"] == 12
