@@ -38,6 +38,7 @@ EXTRAS = {
     "tensorboard": ["tensorboard>=2.20,<2.22"],
 }
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
+EXTRAS["baselines"] = ["scikit-learn>=1.5,<2"]  # what benchmarks compare with
 EXTRAS["dev"] = [
     "pytest>=8,<9.2",  # with 9.2 pytest-xdist 3.8 forgets its groups
     "pytest-xdist>=3.6,<4",

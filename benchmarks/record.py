@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from keras_attention.recipes import results
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -116,10 +118,8 @@ def record_demo(lines: Iterable[str]) -> Path:
     rows = [json.loads(line) for line in lines]
     trained = [json.loads((Path(row["run"]) / "metrics.json").read_text("utf-8")) for row in rows]
     seeds = [row["seed"] for row in rows]
-    mean = {
-        name: statistics.mean(row[key] for row in rows)
-        for name, key in (("bleu_beam", "bleu"), ("exact_match", "exact_match"), ("aer", "aer"))
-    }
+    measured = [results.figures_of_demo(row) for row in rows]
+    mean = {key: statistics.mean(row[key] for row in measured) for key in measured[0]}
     kept = ("seed", "exact_match", "aer", "bleu", "tflite_token_match", "seconds")
     return write(
         "phrasebook",
@@ -151,34 +151,19 @@ def _option(key, value):
     return f"{flag} {value}"
 
 
-TRANSLATED = {
-    "BLEU greedy": ("bleu_greedy", ".2f"),
-    "BLEU beam": ("bleu_beam", ".2f"),
-    "exact match": ("exact_match", ".3f"),
-    "AER": ("aer", ".3f"),
-}
-CLASSIFIED = {
-    "accuracy": ("accuracy", ".2f"),
-    "of the worst seed": ("accuracy_worst", ".2f"),
-    "macro F1": ("macro_f1", ".2f"),
-    "redundancy of hops": ("redundancy", ".3f"),
-}
-
-
 def tables() -> str:
     """README's tables of results, from the files: of translation, and of classes."""
-    found = [json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))]
-    found = [values for values in found if "title" in values]
+    found = [result.values for result in results.read(RESULTS)]
     classes = [values for values in found if "accuracy" in values["figures"]]
     texts = [values for values in found if values not in classes]
-    parts = [(TRANSLATED, texts), (CLASSIFIED, classes)]
+    parts = [(results.TRANSLATED, texts), (results.CLASSIFIED, classes)]
     return "\n\n".join(_table(columns, rows) for columns, rows in parts if rows)
 
 
-def _table(columns, results) -> str:
+def _table(columns, rows_of) -> str:
     names = ["data and model", *columns, "parameters", "minutes", "command"]
     rows = [names, ["---"] * len(names)]
-    for values in results:
+    for values in rows_of:
         figures, training = values["figures"], values["training"]
         rows.append(
             [

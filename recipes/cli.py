@@ -317,6 +317,36 @@ def _plot(options) -> None:
     print(json.dumps({"path": str(options.out)}) if options.json else options.out)
 
 
+def _results(options) -> int:
+    from . import results
+
+    failed = 0
+    found = results.read(options.folder)
+    for result in filter(lambda result: result.quick or not options.quick, found):
+        recorded, values = result.shown(result.values["figures"]), result.values
+        row = {"name": result.name, "title": values["title"], "recorded": recorded}
+        if options.quick:
+            news(f"{result.name}: {values['command']}")
+            try:
+                figures = results.again(result, options.out, options.data_dir)
+            except RunError as error:
+                failed, row["failed"] = 1, str(error)
+            else:
+                row["now"] = result.shown(figures)
+        print(json.dumps(row, ensure_ascii=False) if options.json else _as_lines(row, values))
+    return failed
+
+
+def _as_lines(row, values) -> str:
+    lines = [row["title"], f"  {values['command']}"]
+    for name, figure in row["recorded"].items():
+        now = f", now {row['now'].get(name, '-')}" if "now" in row else ""
+        lines.append(f"  {name:<20}{figure}{now}")
+    if "failed" in row:
+        lines.append(f"  not run: {row['failed']}")
+    return "\n".join(lines)
+
+
 def _serve(options) -> None:
     _quietly()
     from .serve import serving
@@ -392,6 +422,7 @@ COMMANDS = {
     "export": _export,
     "inspect": _inspect,
     "plot": _plot,
+    "results": _results,
     "serve": _serve,
     "launch": _launch,
 }

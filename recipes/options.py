@@ -191,6 +191,23 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
         help="a .png, .svg or .pdf file, or .html where a text has one label",
     )
 
+    results = command("results", "the figures on record, and whether they come out again")
+    results.add_argument(
+        "--quick", action="store_true", help="train and measure again what takes minutes"
+    )
+    results.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("results"),
+        help="of the files of figures (default: %(default)s, of the source tree)",
+    )
+    results.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/results"),
+        help="of the runs; an interrupted one goes on (default: %(default)s)",
+    )
+
     serve = command("serve", "answer requests as TensorFlow Serving does, for development")
     serve.add_argument("place", type=Path, metavar="RUN|FOLDER", help="a run, or a SavedModel")
     serve.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
@@ -216,7 +233,7 @@ def _parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
     launch.set_defaults(command=commands["launch"])
     _add_launch(launch)
 
-    for sub in (listed, *trains, evaluate, export):
+    for sub in (listed, *trains, evaluate, export, results):
         sub.add_argument(
             "--data-dir",
             type=Path,
