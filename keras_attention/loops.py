@@ -32,7 +32,9 @@ def write_rows(buffer, index, rows, axis=0):
     return ops.moveaxis(ops.scatter_update(buffer, indices, rows), 0, axis)
 
 
-def run_steps(step: Step, inputs: Sequence, states: Sequence) -> tuple[Tensors, Tensors]:
+def run_steps(
+    step: Step, inputs: Sequence, states: Sequence, width=None
+) -> tuple[Tensors, Tensors]:
     """Run `outputs, states = step(inputs, states)` along the time axis of the inputs.
 
     Training goes through `keras.layers.RNN`, the one loop that differentiates in a TensorFlow
@@ -46,12 +48,15 @@ def run_steps(step: Step, inputs: Sequence, states: Sequence) -> tuple[Tensors, 
             Only the last output may be of unknown width.
         inputs: tensors (B, T, D) of one dtype; only the last may be of unknown width.
         states: tensors (B, D).
+        width: D of the last output, where it may be unknown before the graph runs.
 
     Returns:
         The outputs, each (B, T, D), and the last states.
     """
-    loop = _differentiable_loop if export_target() is None else _exported_loop
-    return loop(step, tuple(inputs), tuple(states))
+    inputs, states = tuple(inputs), tuple(states)
+    if export_target() is None:
+        return _differentiable_loop(step, inputs, states)
+    return _exported_loop(step, inputs, states, width)
 
 
 def _differentiable_loop(step, inputs, states):
@@ -88,14 +93,17 @@ def _split(together, widths):
     return (*parts, together[..., start:] if start else together)
 
 
-def _exported_loop(step, inputs, states):
+def _exported_loop(step, inputs, states, width):
     inputs = tuple(ops.moveaxis(x, 1, 0) for x in inputs)  # (T, B, D)
-    length = ops.shape(inputs[0])[0]
-    # For shapes and types alone; no row of the inputs, for there may be none.
+    length, batch = ops.shape(inputs[0])[:2]
+    # Traced for static widths and types alone: what nothing reads is left out of an artifact. The
+    # numbers must not be read, not even for a size: of a step over nothing they are all near 0,
+    # and a range of integers that is fitted to them holds no others.
     first, _ = step(tuple(ops.zeros(ops.shape(x)[1:], x.dtype) for x in inputs), states)
+    widths = [width if row.shape[-1] is None else row.shape[-1] for row in first]
     buffers = tuple(
-        ops.zeros((length, *[ops.shape(row)[i] for i in range(len(row.shape))]), dtype=row.dtype)
-        for row in first
+        ops.zeros((length, batch, size), dtype=row.dtype)
+        for row, size in zip(first, widths, strict=True)
     )
 
     def body(index, states, buffers):

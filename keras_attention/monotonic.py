@@ -262,7 +262,8 @@ def _expect(chosen, previous):
     # Before the first and behind the last query a key keeps what it has: there p is 1. So the
     # state begins as the weights before the first query, and each key's own first query finds it.
     diagonals = _skew(chosen, 1.0)
-    (weights,), _ = run_steps(step, (diagonals,), (previous, ops.zeros_like(previous)))
+    states, keys = (previous, ops.zeros_like(previous)), ops.shape(chosen)[2]
+    (weights,), _ = run_steps(step, (diagonals,), states, width=keys)
     return _straighten(weights, ops.shape(chosen)[1])
 
 
@@ -297,5 +298,5 @@ def _decide(chosen, previous):
         first = open_keys * ops.cast(ops.cumsum(open_keys, axis=-1) < 2, chosen.dtype)
         return (first,), (first,)
 
-    (weights,), _ = run_steps(step, (chosen,), (previous,))
+    (weights,), _ = run_steps(step, (chosen,), (previous,), width=ops.shape(chosen)[2])
     return weights

@@ -351,7 +351,9 @@ class AttentionDecoder(KernelLayer):
             # Weights that nobody asked for would only be carried through the loop.
             return ((output, weights) if return_attention_scores else (output,)), next_states
 
-        results, states = run_steps(step, sequences.values(), initial_state)
+        results, states = run_steps(
+            step, sequences.values(), initial_state, width=ops.shape(memory)[1]
+        )
         return (results[0], states, results[1]) if return_attention_scores else (results[0], states)
 
     def compute_output_spec(self, inputs, memory, *args, return_attention_scores=False, **kwargs):

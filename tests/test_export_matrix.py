@@ -35,8 +35,6 @@ SAMPLED_MODELS = [
     ("time_distributed", None, "dynamic"),
 ]
 LARGEST = float(np.finfo("float16").max)
-# Of which LiteRT ends the process in integers of 8 bits: the export is refused.
-REFUSED = "decoder_options"
 NO_LOOPS = "TensorFlow's calibration crashes on loops of fixed sizes (tensorflow#62281)"
 
 
@@ -124,8 +122,6 @@ def files():
 @pytest.fixture
 def file_of(files, made, tmp_path_factory):
     def find(rows, quantization, shapes):
-        if quantization == "int8":
-            rows = [row for row in rows if row.name != REFUSED]
         key = (rows[0].name, quantization, shapes)
         if key not in files:
             path = tmp_path_factory.mktemp("rows") / "rows.tflite"
@@ -136,8 +132,6 @@ def file_of(files, made, tmp_path_factory):
 
 
 def test_a_row_is_its_layer(row, beside, quantization, shapes, file_of):
-    if (row.name, quantization) == (REFUSED, "int8"):
-        pytest.skip("LiteRT ends the process; the export is refused")
     file = file_of(beside, quantization, shapes)
     if row.name not in file.names:
         pytest.skip(NO_LOOPS)

@@ -319,3 +319,22 @@ def test_a_converter_too_old_for_numpy_is_named(tmp_path, monkeypatch):
     with pytest.raises(ImportError, match=r"tf2onnx.*1\.17"):
         export_onnx(model, tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_loop_runs_no_step_but_those_of_the_inputs(tmp_path):
+    """A step over nothing, to learn shapes, took time and had ranges that integers broke on."""
+    decoder = ka.AttentionDecoder(5, score="cosine")
+    inputs, memory = np.ones((2, 3, 4), "float32"), np.ones((2, 6, 5), "float32")
+    decoder(inputs, memory)
+
+    def function(inputs, memory):
+        output, _, weights = decoder(inputs, memory, return_attention_scores=True)
+        return {"output": output, "weights": weights}
+
+    sizes = {"inputs": (None, None, 4), "memory": (None, None, 5)}
+    specs = {name: spec(*shape) for name, shape in sizes.items()}
+    short = {"inputs": inputs[:1], "memory": memory[:1, :2]}
+    calls = [{"inputs": inputs, "memory": memory}, short]
+    path = export_tflite({"f": (function, specs)}, tmp_path / "a.tflite", verify={"f": calls})
+    # The candidate of the GRU, and what is fed to the next step.
+    assert inspect_tflite(path).totals["TANH"] == 2
