@@ -11,7 +11,7 @@ from .checkpoints import Checkpoints
 from .classifier import RECIPES, write_labels
 from .runs import write_config
 from .texts_options import TextsConfig
-from .tokenizers import END_ID, PADDING_ID, Tokenizer, learn_vocabulary
+from .tokenizers import END_ID, PADDING_ID, Tokenizer, learn_words
 from .vectors import begin_with, vectors_of
 
 
@@ -76,7 +76,7 @@ class _Training:
         self._config = config
         labels = corpus.labels
         if strategy.is_chief and not resume:
-            pieces = learn_vocabulary(corpus.train.texts, config.vocabulary_size, *corpus.side)
+            pieces = learn_words(corpus.train.texts, config.vocabulary_size, *corpus.side)
             Tokenizer(pieces, *corpus.side).save(out, "text")
             write_labels(out, labels)
             # Last: a folder with a config is a run, and has its vocabulary.

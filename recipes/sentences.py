@@ -31,7 +31,7 @@ def build_model(
     classes: int,
     *,
     model: str = "self-attentive",
-    embedding: int = 100,
+    embedding: int = 200,
     units: int = 100,
     hidden: int = 100,
     hops: int = 8,

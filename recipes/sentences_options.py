@@ -31,7 +31,7 @@ class Config(TextsConfig):
         "a structured self-attentive embedding, or directional self-attention (DiSAN)",
         MODELS,
     )
-    embedding: int = option(100, "model", "width of the embeddings")
+    embedding: int = option(200, "model", "width of the embeddings")
     units: int = option(
         100, "model", "width of the LSTM in each direction, or of the directional attention"
     )

@@ -36,5 +36,7 @@ class TextsConfig(TrainingConfig):
     vectors: str | None = option(
         None, "model", "a file of word vectors to begin with: a word and its numbers a line"
     )
-    vocabulary_size: int = option(20_000, "data", "most pieces of the vocabulary")
+    vocabulary_size: int = option(
+        20_000, "data", "most words of the vocabulary; rarer ones are unknown"
+    )
     label_smoothing: float = option(0.0, "training", "share of the loss spread over all classes")

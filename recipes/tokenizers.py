@@ -239,18 +239,10 @@ def learn_vocabulary(
         normalize: `"none"`, `"nfkc"` or `"nfkc_lower"`.
     """
     _check_settings(split, normalize)
-    if size <= len(SPECIAL):
-        raise ValueError(f"A vocabulary needs more than 4 pieces. Received: size={size}")
-    counts = Counter(word for text in texts for word in words(normalized(text, normalize), split))
+    _check_size(size)
+    parts, alphabet = _counted(texts, split, normalize)
     if split == "characters":
-        return _first(SPECIAL, _by_count(counts), size=size)
-    parts: Counter[str] = Counter()
-    alphabet: Counter[str] = Counter()
-    for word, count in counts.items():
-        for position, part in enumerate(_PART.findall(word)):
-            parts[CONTINUATION + part if position else part] += count
-        for character in word:
-            alphabet[character] += count
+        return _first(SPECIAL, _by_count(parts), size=size)
     characters = _by_count(alphabet)
     if len(SPECIAL) + len(parts) <= size:
         return _first(SPECIAL, _by_count(parts), _both_positions(characters), size=size)
@@ -258,6 +250,46 @@ def learn_vocabulary(
     return _first(
         SPECIAL, _both_positions(characters), _learned(parts, characters, size), size=size
     )
+
+
+def learn_words(texts: Iterable[str], size: int, split: Split, normalize: Normalize) -> list[str]:
+    """Learns a vocabulary of whole words, for models that read and do not write.
+
+    The most frequent ones, of those that occur at least twice. All others are one piece, `[UNK]`,
+    which is learned from the words that occur once: cut into pieces that are hardly seen
+    otherwise, such a word would say less. Words are cut as in `learn_vocabulary`.
+
+    Args:
+        texts: what is trained on.
+        size: the largest number of pieces, special ones included.
+        split: `"spaces"` or `"characters"`.
+        normalize: `"none"`, `"nfkc"` or `"nfkc_lower"`.
+    """
+    _check_settings(split, normalize)
+    _check_size(size)
+    parts, _ = _counted(texts, split, normalize)
+    twice = [part for part in _by_count(parts) if parts[part] > 1]
+    return _first(SPECIAL, twice or _by_count(parts), size=size)
+
+
+def _counted(texts, split, normalize) -> tuple[Counter[str], Counter[str]]:
+    """How often each part of a word occurs, and each character."""
+    counts = Counter(word for text in texts for word in words(normalized(text, normalize), split))
+    if split == "characters":
+        return counts, counts
+    parts: Counter[str] = Counter()
+    alphabet: Counter[str] = Counter()
+    for word, count in counts.items():
+        for position, part in enumerate(_PART.findall(word)):
+            parts[CONTINUATION + part if position else part] += count
+        for character in word:
+            alphabet[character] += count
+    return parts, alphabet
+
+
+def _check_size(size: int) -> None:
+    if size <= len(SPECIAL):
+        raise ValueError(f"A vocabulary needs more than 4 pieces. Received: size={size}")
 
 
 # Letters, marks and digits of a word together; each other sign alone, but for the ends of English

@@ -365,3 +365,25 @@ def test_wrong_settings_are_refused():
         tk.learn_vocabulary([], 4, "spaces", "none")
     with pytest.raises(ValueError, match="holds a space"):
         tk.Tokenizer([*tk.SPECIAL, "a b"], "spaces", "none")
+
+
+# Whole words.
+
+
+def test_of_whole_words_those_seen_once_are_one_unknown_piece():
+    texts = ["who was it ?", "who were they ?", "it was don't", "they're"]
+    vocabulary = tk.learn_words(texts, 100, "spaces", "none")
+    assert vocabulary[:4] == list(tk.SPECIAL)
+    assert set(vocabulary[4:]) == {"who", "was", "it", "?", "they"}
+    tokenizer = tk.Tokenizer(vocabulary, "spaces", "none")
+    pieces = tokenizer.pieces(tokenizer.tokenize(["who saw that thing ?"])[0]).numpy()
+    assert [piece.decode() for piece in pieces] == ["who", "[UNK]", "[UNK]", "[UNK]", "?"]
+
+
+def test_the_most_frequent_words_stay_and_none_is_needed_twice():
+    texts = ["a a a b b b b c c", "d"]
+    assert tk.learn_words(texts, 6, "spaces", "none") == [*tk.SPECIAL, "b", "a"]
+    assert tk.learn_words(["x y"], 100, "spaces", "none") == [*tk.SPECIAL, "x", "y"]
+    assert tk.learn_words(["我我你"], 100, "characters", "none") == [*tk.SPECIAL, "我"]
+    with pytest.raises(ValueError, match="Received: size=4"):
+        tk.learn_words(texts, 4, "spaces", "none")
