@@ -102,7 +102,8 @@ def test_metadata_travels_inside(path):
     assert about["inputs"]["ids"] == {"shape": [None, None], "dtype": "int32"}
 
 
-@pytest.mark.parametrize("opset", [pytest.param(13, marks=pytest.mark.slow), 18])
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [13, 18])
 def test_the_version_of_operators(model, tmp_path, opset):
     path = export_onnx(model, tmp_path / "m.onnx", opset=opset, verify=CALLS)
     versions = {entry.domain: entry.version for entry in onnx.load(path).opset_import}

@@ -134,6 +134,7 @@ def test_examples_are_those_of_the_signatures(model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_ids_in_16_bits_are_refused_with_what_works(model, tmp_path):
     with pytest.raises(ExportError, match=r"LiteRT#168.*embedded inputs"):
         export_tflite(

@@ -165,7 +165,14 @@ def test_gradients_under_dropout_and_compiled(made, backend):
 
 
 @pytest.mark.parametrize(
-    "score", ["additive", "bilinear", ka.MLPScore([4, 3]), ka.LocationScore(7)]
+    "score",
+    [
+        "additive",
+        *(
+            pytest.param(score, marks=pytest.mark.slow)
+            for score in ("bilinear", ka.MLPScore([4, 3]), ka.LocationScore(7))
+        ),
+    ],
 )
 def test_compiled_training_with_a_smaller_last_batch(score):
     inputs = [keras.Input((T, DE)), keras.Input((S, DV))]

@@ -102,7 +102,9 @@ def stream(folder):
 # What is read.
 
 
-@pytest.mark.parametrize("suffix", [".tsv.gz", ".tfrecord.gz"])
+@pytest.mark.parametrize(
+    "suffix", [pytest.param(".tsv.gz", marks=pytest.mark.slow), ".tfrecord.gz"]
+)
 def test_every_format_gives_the_same_parts(tmp_path, stream, suffix):
     if suffix == ".tsv.gz":
         folder = write_shards(tmp_path / "shards", PAIRS, 3, suffix)

@@ -197,6 +197,7 @@ def test_a_file_that_differs_is_not_left_behind(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_command(run, command_line, capsys, tmp_path):
     said = command_line(capsys)
     write_config(run.folder, run.config)

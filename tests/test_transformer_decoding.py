@@ -250,6 +250,7 @@ def test_greedy_search_is_the_steps_of_the_best(transformer, path):
         assert np.all(row[end:] == END)
 
 
+@pytest.mark.slow
 def test_in_small_weights(transformer, tmp_path):
     calls = {"greedy": CALLS}
     path = export_tflite(

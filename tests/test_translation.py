@@ -371,6 +371,7 @@ def test_files_of_several_lengths_translate_as_one_of_any(run, tflite, tmp_path)
         translation_export.export(run, "tflite", tmp_path / "more", shapes=[6, 21])
 
 
+@pytest.mark.slow
 def test_an_artifact_that_is_not_equal_is_not_left_behind(run, tmp_path, monkeypatch):
     honest = searches.signatures
 
