@@ -25,6 +25,17 @@ MEMORY = 8 * 2**30
 LARGEST_OUTPUT = 2 * 2**30
 SECONDS = 600
 _KINDS = {kind.__name__: kind for kind in (ArtifactError, ValueError, ImportError)}
+# What the process runs: this folder without the package around it, since that imports Keras, and
+# Keras a backend; neither is needed, and not every backend that is there can be imported.
+_PROCESS = """
+import sys, types
+folder, place = sys.argv[1:]
+for name, path in (("keras_attention", []), ("keras_attention.export", [folder])):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = path
+from keras_attention.export import apart
+apart._main(place)
+"""
 _END = "."  # of each string: NumPy drops zeros at the end of those that it stores
 
 
@@ -53,7 +64,8 @@ def run_apart(
         }
         (place / "request.json").write_text(json.dumps(request), "utf-8")
         with (place / "errors.txt").open("wb") as errors:
-            ended = _ended([sys.executable, "-P", "-m", __name__, folder], errors, path)
+            own = str(Path(__file__).parent)
+            ended = _ended([sys.executable, "-P", "-c", _PROCESS, own, folder], errors, path)
         if not (place / "answer.json").exists():
             raise ArtifactError(f"{path}: cannot be run: {_reason(ended, place / 'errors.txt')}")
         answer = json.loads((place / "answer.json").read_text("utf-8"))
@@ -65,7 +77,6 @@ def run_apart(
 def _ended(command, errors, path):
     environment = {
         **os.environ,
-        "KERAS_BACKEND": "numpy",  # Nothing is computed by Keras, so the lightest one will do.
         "CUDA_VISIBLE_DEVICES": "-1",  # whose memory has no limit
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
@@ -173,7 +184,3 @@ def _main(folder):
     answer = json.dumps(_answer(place))
     (place / "answer.tmp").write_text(answer, "utf-8")
     (place / "answer.tmp").rename(place / "answer.json")
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1])

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -410,7 +410,7 @@ def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None
         tolerance = TOLERANCES.get(quantization, TOLERANCES[None])
     differences = []
     for signature, calls in calls_of(inputs, signatures).items():
-        reference = _reference(signatures[signature])
+        reference = _reference(signatures[signature], signature)
         expected = [reference(call) for call in calls]
         for runtime in runtimes:
             run = load(path, signature, runtime)
@@ -421,13 +421,13 @@ def compare(signatures: Mapping, path, inputs, *, tolerance: float | None = None
     return ParityReport(differences)
 
 
-def _reference(signature):
+def _reference(signature, name):
     import tensorflow as tf
 
     function = signature.function if signature.eager else signature.concrete()
 
     def run(inputs):
-        arrays = arrays_of(inputs, signature.sizes, "reference")
+        arrays = arrays_of(inputs, signature.sizes, name)
         outputs = function(**{name: tf.constant(array) for name, array in arrays.items()})
         return {name: output.numpy() for name, output in outputs.items()}
 
@@ -436,6 +436,8 @@ def _reference(signature):
 
 def calls_of(inputs, signatures: Mapping) -> dict[str, list[Mapping]]:
     """`{signature: [inputs of a call]}` from any of the forms."""
+    if not isinstance(inputs, Mapping):
+        inputs = _listed(inputs)
     if isinstance(inputs, Mapping) and inputs and all(map(_is_calls, inputs.values())):
         unknown = sorted(set(inputs) - set(signatures))
         if unknown:
@@ -447,8 +449,17 @@ def calls_of(inputs, signatures: Mapping) -> dict[str, list[Mapping]]:
         raise ValueError(
             f"with several signatures inputs must be {{signature: [inputs]}}, of {[*signatures]}"
         )
-    if not calls or not all(calls.values()):
-        raise ValueError("there is nothing to compare on: inputs are empty")
+    return calls
+
+
+def _listed(inputs) -> list[Mapping]:
+    calls = list(inputs) if isinstance(inputs, Iterable) else []
+    if not _is_calls(calls):
+        given = type(inputs).__name__ + (f" of {type(calls[0]).__name__}" if calls else "")
+        raise ValueError(
+            "inputs must be {argument: array}, or a list of at least one of those. "
+            f"Received: {given}"
+        )
     return calls
 
 

@@ -71,7 +71,7 @@ def read(folder: Path) -> list[Result]:
         if "title" in values:
             found.append(Result(path.stem, values))
     if not found:
-        raise RunError(f"{folder} holds no results: --folder names a folder of them")
+        raise RunError(f"{folder} holds no results: --folder names that of a source tree")
     return found
 
 

@@ -270,6 +270,11 @@ def unruly(tmp_path_factory):
     return path
 
 
+def test_a_foreign_file_runs_where_no_backend_of_keras_can_be_imported(unruly, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "none of them")
+    assert run_artifact(unruly, {"n": 1}, "fill")["y"].shape == (1, 4096)
+
+
 def test_a_model_that_takes_too_much_memory_is_one_line(unruly, monkeypatch):
     pytest.importorskip("resource", reason="this system cannot limit memory")
     monkeypatch.setattr(apart, "MEMORY", 2**30)

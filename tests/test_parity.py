@@ -130,8 +130,19 @@ def test_wrong_inputs_for_a_comparison(path):
         check_parity(functions(), path, {"other": [{"x": [[1.0, 2.0]]}]})
     with pytest.raises(ValueError, match="several signatures"):
         check_parity(functions(), path, {"x": [[1.0, 2.0]]})
-    with pytest.raises(ValueError, match="inputs are empty"):
-        check_parity({"scaled": functions()["scaled"]}, path, [])
+    scaled = {"scaled": functions()["scaled"]}
+    for inputs, given in (
+        ([], "Received: list$"),
+        ([np.ones((1, 2))], "list of ndarray"),
+        (np.ones((1, 2)), "ndarray of ndarray"),
+        (lambda: None, "Received: function"),
+    ):
+        with pytest.raises(ValueError, match=rf"must be {{argument: array}}.*{given}"):
+            check_parity(scaled, path, inputs)
+    with pytest.raises(ValueError, match=r"signature 'scaled' takes \['x'\]"):
+        check_parity(scaled, path, {"y": [[1.0, 2.0]]})
+    rows = ({"x": [[1.0, float(i)]]} for i in range(2))
+    assert check_parity(scaled, path, rows).equal
 
 
 def test_unknown_runtime(path):

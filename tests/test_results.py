@@ -144,7 +144,7 @@ def test_the_command_lists_and_runs_the_quick_ones(folder, command_line, capsys,
 def test_results_that_cannot_be_read_are_named(folder, command_line, capsys):
     said = command_line(capsys)
     code, _, err = said("results", "--folder", folder / "nothing")
-    assert code == 1 and "holds no results" in err[-1]
+    assert code == 1 and "nothing holds no results: --folder names" in err[-1]
     (folder / "short.json").write_text("{")
     code, _, err = said("results", "--folder", folder)
     assert code == 1 and "short.json is broken" in err[-1]
