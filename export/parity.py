@@ -37,6 +37,7 @@ TOLERANCES = {
     "int8": np.inf,
     "weight_only_int4": np.inf,
 }
+FAR = 0.3  # of max|error| / max|reference| where any is allowed: told, and not refused
 RUNTIMES = ("litert", "tf.lite")
 _MODULES = {"litert": "ai_edge_litert.interpreter", "tf.lite": "tensorflow"}
 
@@ -354,6 +355,18 @@ class ParityReport(NamedTuple):
         wrong = [str(difference) for difference in self.differences if not difference.equal]
         if wrong:
             raise ParityError("\n  ".join([f"{name} does not equal the model:", *wrong]))
+
+    def warn_of_far(self, name: str | os.PathLike) -> None:
+        """Warn of outputs that no bound refuses, but that are far from the model's."""
+        for found in self.differences:
+            if found.matched is None and found.tolerance is None and found.relative > FAR:
+                warnings.warn(
+                    f"{name}: {found.output!r} of {found.signature!r} is up to "
+                    f"{found.relative:.0%} of its largest value away from the model's: measure "
+                    'the file on its task, or use quantization="dynamic". (Masks inside layers '
+                    "of Keras take the range of integers; those of keras_attention do not.)",
+                    stacklevel=2,
+                )
 
     def __str__(self):
         return "\n".join(map(str, self.differences))

@@ -112,6 +112,27 @@ def test_masked_scores_leave_the_range_to_the_others(tmp_path):
     assert np.all(run_artifact(path, void)["context"] == 0)
 
 
+def test_integers_that_lose_what_a_layer_read_are_told(tmp_path):
+    """A mask inside a layer of Keras is such a number: what is allowed there gets one weight."""
+    x, mask = keras.Input((None, 8), name="x"), keras.Input((None, None), dtype="bool", name="mask")
+    attention = layers.MultiHeadAttention(2, 4)
+    _, weights = attention(x, x, attention_mask=mask, return_attention_scores=True)
+    model = keras.Model([x, mask], {"weights": weights})
+    causal = np.tri(5, dtype=bool)[None]
+    rows = [
+        {"x": 3 * RANDOM.normal(size=(1, 5, 8)).astype("float32"), "mask": causal}
+        for _ in range(16)
+    ]
+    with pytest.warns(UserWarning, match="'weights' of .* of its largest value away"):
+        export_tflite(
+            model,
+            tmp_path / "a.tflite",
+            quantization="int8",
+            representative_data=rows,
+            verify=rows[:4],
+        )
+
+
 def test_examples_are_those_of_the_signatures(model, tmp_path):
     def export(**options):
         export_tflite(model, tmp_path / "a.tflite", **options)
