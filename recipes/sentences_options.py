@@ -41,6 +41,7 @@ class Config(TextsConfig):
         0.03, "model", "weight of the penalty that keeps hops apart; 0: there is none"
     )
     dropout: float = option(0.5, "training", "fraction dropped")
+    epochs: int = option(8, "training", "passes over the data")
     batch_size: int = option(32, "training", "rows a step, of all devices together")
 
     @property
