@@ -71,7 +71,6 @@ def record_seeds(name: str, title: str, folders: Iterable[Path]) -> Path:
     if any(config != configs[0] for config in configs):
         raise SystemExit("the runs differ in more than their seed")
     measured = [figures for *_, figures in runs]
-    mean = {key: statistics.mean(row[key] for row in measured) for key in sorted(measured[0])}
     seeds = [config["seed"] for config, *_ in runs]
     trained = runs[0][1]
     return write(
@@ -80,8 +79,7 @@ def record_seeds(name: str, title: str, folders: Iterable[Path]) -> Path:
             "title": f"{title}, mean of seeds {', '.join(map(str, seeds))}",
             "command": _command(configs[0]),
             "figures": {
-                **mean,
-                "accuracy_worst": min(row["accuracy"] for row in measured),
+                **results.together(measured),
                 "seeds": [{"seed": seed, **row} for seed, row in zip(seeds, measured, strict=True)],
             },
             "training": {
@@ -119,7 +117,6 @@ def record_demo(lines: Iterable[str]) -> Path:
     trained = [json.loads((Path(row["run"]) / "metrics.json").read_text("utf-8")) for row in rows]
     seeds = [row["seed"] for row in rows]
     measured = [results.figures_of_demo(row) for row in rows]
-    mean = {key: statistics.mean(row[key] for row in measured) for key in measured[0]}
     kept = ("seed", "exact_match", "aer", "bleu", "tflite_token_match", "seconds")
     return write(
         "phrasebook",
@@ -127,7 +124,7 @@ def record_demo(lines: Iterable[str]) -> Path:
             "title": f"phrasebook (generated zh-en), mean of seeds {', '.join(map(str, seeds))}",
             "command": "keras-attention demo --json --seed SEED",
             "figures": {
-                **mean,
+                **results.together(measured),
                 "exact_match_worst": min(row["exact_match"] for row in rows),
                 "aer_worst": max(row["aer"] for row in rows),
                 "seeds": [{key: row[key] for key in kept} for row in rows],
@@ -153,10 +150,11 @@ def _option(key, value):
 
 def tables() -> str:
     """README's tables of results, from the files: of translation, and of classes."""
-    found = [result.values for result in results.read(RESULTS)]
-    classes = [values for values in found if "accuracy" in values["figures"]]
-    texts = [values for values in found if values not in classes]
-    parts = [(results.TRANSLATED, texts), (results.CLASSIFIED, classes)]
+    found = results.read(RESULTS)
+    parts = [
+        (columns, [result.values for result in found if result.columns is columns])
+        for columns in (results.TRANSLATED, results.CLASSIFIED)
+    ]
     return "\n\n".join(_table(columns, rows) for columns, rows in parts if rows)
 
 

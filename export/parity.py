@@ -457,7 +457,7 @@ def calls_of(inputs, signatures: Mapping) -> dict[str, list[Mapping]]:
             raise ValueError(f"inputs for unknown signatures: {unknown}. Known: {[*signatures]}")
         calls = {k: [v] if isinstance(v, Mapping) else list(v) for k, v in inputs.items()}
     elif len(signatures) == 1:
-        calls = {next(iter(signatures)): [inputs] if isinstance(inputs, Mapping) else list(inputs)}
+        calls = {next(iter(signatures)): [inputs] if isinstance(inputs, Mapping) else inputs}
     else:
         raise ValueError(
             f"with several signatures inputs must be {{signature: [inputs]}}, of {[*signatures]}"

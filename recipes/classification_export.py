@@ -123,7 +123,7 @@ def measured(run: Run, path: Path, test: Labelled, *, seconds: float = 2.0) -> d
     return export_report.measured(path, functions, calls, task, seconds=seconds)
 
 
-def compared(run: Run, path: Path, test: Labelled, batch_size: int = 64) -> dict:
+def compared(run: Run, path: Path, test: Labelled) -> dict:
     """What an artifact of any kind answers to the texts of a test part, beside the model.
 
     Returns:
@@ -135,11 +135,8 @@ def compared(run: Run, path: Path, test: Labelled, batch_size: int = 64) -> dict
     of_model = np.array([[row["probabilities"][y] for y in run.labels] for row in rows])
     ids = RECIPES[run.config.recipe].ids_of(test.texts, run.tokenizer, run.config)
     of_file = np.empty_like(of_model)
-    order = np.argsort(ids.row_lengths().numpy(), kind="stable")
-    for start in range(0, len(order), batch_size):
-        places = order[start : start + batch_size]
-        given = RECIPES[run.config.recipe].padded(tf.gather(ids, places), run.config)
-        of_file[places] = artifact({"ids": given.numpy()})["probabilities"]
+    for places, given in classifier.in_batches(run, ids):
+        of_file[places] = artifact({"ids": given})["probabilities"]
     wanted = np.array([run.labels.index(y) if y in run.labels else -1 for y in test.labels])
     return {
         "texts": len(wanted),

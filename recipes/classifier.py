@@ -1,7 +1,7 @@
 """What is done with a model that classifies texts: its data, its run, answers and figures."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import keras
@@ -106,10 +106,7 @@ def classify(run: Run, texts: Sequence[str], batch_size: int = 64) -> list[dict]
     recipe, answer = RECIPES[run.config.recipe], answers(run)
     ids = recipe.ids_of(texts, run.tokenizer, run.config)
     results: list[dict] = [{} for _ in texts]
-    order = np.argsort(ids.row_lengths().numpy(), kind="stable")
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
-        given = recipe.padded(tf.gather(ids, rows), run.config).numpy()
+    for rows, given in in_batches(run, ids, batch_size):
         for row, of_row, *read in zip(rows, *answer(given), strict=True):
             best = int(of_row.argmax())
             results[row] = {
@@ -119,6 +116,17 @@ def classify(run: Run, texts: Sequence[str], batch_size: int = 64) -> list[dict]
                 **recipe.told(_pieces(run.tokenizer, ids[row]), *read),
             }
     return results
+
+
+def in_batches(
+    run: Run, ids: tf.RaggedTensor, batch_size: int = 64
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Texts of about one length together: their places, and their padded ids."""
+    order = np.argsort(ids.row_lengths().numpy(), kind="stable")
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        padded = RECIPES[run.config.recipe].padded(tf.gather(ids, rows), run.config)
+        yield rows, padded.numpy()
 
 
 def _pieces(tokenizer, ids):

@@ -46,12 +46,16 @@ class Result(NamedTuple):
         minutes, command = self.values["training"]["minutes"], self.values["command"]
         return minutes <= QUICK_MINUTES and command.startswith("keras-attention ")
 
+    @property
+    def columns(self) -> dict:
+        """Those of the table that it stands in."""
+        return CLASSIFIED if "accuracy" in self.values["figures"] else TRANSLATED
+
     def shown(self, figures: dict) -> dict[str, str]:
         """Those of the figures that a table has, formatted."""
-        columns = CLASSIFIED if "accuracy" in self.values["figures"] else TRANSLATED
         return {
             name: format(figures[key], form)
-            for name, (key, form) in columns.items()
+            for name, (key, form) in self.columns.items()
             if key in figures
         }
 
@@ -113,7 +117,12 @@ def again(
         if not (folder / "evaluation.json").exists():
             _run(result.values["command"], seed, folder, data, run)
         rows.append(json.loads((folder / "evaluation.json").read_text("utf-8")))
-    keys = [key for key, value in rows[0].items() if isinstance(value, int | float)]
+    return together(rows)
+
+
+def together(rows: Sequence[dict]) -> dict:
+    """Figures of runs that differ in their seed alone: their means, and the worst accuracy."""
+    keys = sorted(key for key, value in rows[0].items() if isinstance(value, int | float))
     found = {key: statistics.mean(row[key] for row in rows) for key in keys}
     if len(rows) > 1 and "accuracy" in found:
         found["accuracy_worst"] = min(row["accuracy"] for row in rows)
