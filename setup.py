@@ -32,6 +32,7 @@ EXTRAS = {
     "quantization": ["ai-edge-quantizer>=0.5,<1"],
     "serving": ["tensorflow-serving-api>=2.20,<2.22"],
     "onnx": ["tf2onnx>=1.17,<2", "onnx>=1.17,<2", "onnxruntime>=1.20,<2"],
+    "vectors": ["gensim>=4.3,<5"],
     "plot": ["matplotlib>=3.8,<4"],
     "cli": ["rich>=13.8,<16"],
     "jax": ["jax>=0.6,<0.11"],

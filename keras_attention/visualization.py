@@ -29,14 +29,15 @@ def plot_attention(
     *,
     path: str | os.PathLike | None = None,
     title: str | None = None,
+    white: float | None = 1.0,
     ax: "Axes | None" = None,
 ) -> "tuple[Figure, Axes]":
     """Draw an alignment: which source tokens each target token read.
 
     The heat map has the form of Bahdanau's figure: source tokens along the top, target tokens down
     the left, and the grey value of cell `(t, s)` is the weight `weights[t, s]` in [0, 1] that
-    target token t gave to source token s, black for 0 and white for 1. The figure grows with the
-    number of tokens, and the labels stay readable up to about 60 a side.
+    target token t gave to source token s, black for 0 and white for `white`. The figure grows with
+    the number of tokens, and the labels stay readable up to about 60 a side.
 
     Labels are drawn in an installed font that has their glyphs; Chinese, Japanese and Korean need
     one that Matplotlib does not bring. Where no font has a character, one warning names it and
@@ -52,13 +53,16 @@ def plot_attention(
         path: where to write the picture, as PNG, SVG or PDF by its suffix. It is written beside
             and then renamed, so that a reader never finds half a file.
         title: drawn above the picture.
+        white: the weight that is drawn white, as are larger ones. None takes the largest there is,
+            for weights that are spread over many tokens.
         ax: Matplotlib axes to draw on; its figure keeps its size. By default a new figure.
 
     Returns:
         `(figure, axes)`.
 
     Raises:
-        ValueError: if the shape of `weights` is not `(T, S)`, or `path` has another suffix.
+        ValueError: if the shape of `weights` is not `(T, S)`, `white` is not above 0, or `path`
+            has another suffix.
 
     Example:
 
@@ -83,6 +87,8 @@ def plot_attention(
             "weights must have the shape (target tokens, source tokens), both at least 1: here "
             f"{expected}. Received: weights.shape={weights.shape}"
         )
+    if white is not None and not white > 0:
+        raise ValueError(f"white must be a weight above 0, or None. Received: white={white!r}")
     _check_suffix(path)
     families, missing = _fonts([*source_tokens, *target_tokens, title or ""])
     sources = [_label(token, missing) for token in source_tokens]
@@ -93,7 +99,8 @@ def plot_attention(
         ax = figure.add_subplot()
     else:
         figure = ax.figure
-    image = ax.imshow(weights, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
+    white = float(white if white is not None else weights.max() or 1.0)
+    image = ax.imshow(weights, cmap="gray", vmin=0.0, vmax=white, interpolation="nearest")
 
     rows, columns = weights.shape
     style = {"family": families, "fontsize": LABEL_POINTS}
@@ -110,7 +117,8 @@ def plot_attention(
     # The bar is measured in cells, beside the upper rows: the same at every size of matrix.
     height = min(rows, 10) / rows
     bar_axes = ax.inset_axes((1 + 0.5 / columns, 1 - height, 0.5 / columns, height))
-    bar = figure.colorbar(image, cax=bar_axes, ticks=[0, 1] if rows < 3 else [0, 0.5, 1])
+    ticks = np.linspace(0, white, 2 if rows < 3 else 3)
+    bar = figure.colorbar(image, cax=bar_axes, ticks=ticks, format="{x:.2g}")
     bar.ax.tick_params(labelsize=LABEL_POINTS - 1, labelfontfamily=families[0], width=0.4)
     bar.outline.set_linewidth(0.4)
     if title:

@@ -24,8 +24,8 @@ def predict(run: Run, texts: Sequence[str], greedy: bool = False) -> list[dict]:
 
 def export(run: Run, options) -> Path:
     """Export a run as the command was told to."""
-    if options.text or options.shapes != "dynamic":
-        raise UsageError("--text and --shapes are for recipes that translate")
+    if options.text:
+        raise UsageError("--text is for recipes that translate")
     texts = ()
     if options.quantize == "int8":
         if options.calibrate:
@@ -37,6 +37,7 @@ def export(run: Run, options) -> Path:
         options.to,
         options.out,
         quantize=None if options.quantize == "none" else options.quantize,
+        shapes=options.shapes,
         texts=texts[:_CALIBRATED_TEXTS],
         verify=not options.no_verify,
     )
@@ -58,4 +59,4 @@ def plot(run: Run, text: str, path: Path) -> None:
         draw_words(rows, path, title)
     else:
         weights, names = [row.weights for row in rows], [row.name for row in rows]
-        draw_alignment(weights, rows[0].pieces, names, path, title)
+        draw_alignment(weights, rows[0].pieces, names, path, title, white=None)

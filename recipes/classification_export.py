@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_attention.export.conversion import CALIBRATED
+from keras_attention.export.inspect import inspect_tflite
 from keras_attention.export.onnx import export_onnx
 from keras_attention.export.parity import load
 from keras_attention.export.portable import portable
@@ -18,11 +20,12 @@ from keras_attention.export.tflite import export_tflite
 
 from . import classifier, export_report
 from .classifier import LABELS, RECIPES, Run
+from .classifier_file import SIGNATURE, ClassifierFile, filled
 from .errors import RunError
 from .labelled import Labelled
+from .tflite_places import Shapes, default_place, length_files, lengths_of
 from .tokenizers import END_ID, PADDING_ID, UNKNOWN_ID
 
-SIGNATURE = "classify"
 _LIMITS = {"sentences": ("max_length",), "documents": ("sentences", "words")}
 
 
@@ -32,6 +35,7 @@ def export(
     path: Path | None = None,
     *,
     quantize: str | None = None,
+    shapes: Shapes = "dynamic",
     texts=(),
     verify: bool = True,
 ) -> Path:
@@ -50,6 +54,9 @@ def export(
         to: `"saved_model"` (strings in and ids in), `"tflite"` or `"onnx"` (ids in).
         path: the folder or file to write; by default inside the run's `export` folder.
         quantize: of a `.tflite`, as `export_tflite` takes it.
+        shapes: of a `.tflite`: `"dynamic"`; `"static"` for one text of the run's `max_length`
+            pieces, or `sentences` of `words`; or a list of such lengths, which makes a folder with
+            a file for each. A longer text is cut.
         texts: what ranges of integers are fitted to, a hundred or so.
         verify: whether to run the artifact and compare before it gets its name.
 
@@ -58,25 +65,24 @@ def export(
 
     Raises:
         ExportError: when the artifact is not equal to the model, or does not convert.
-        RunError: for an unknown kind.
+        RunError: for an unknown kind, or a length that is more than the run's.
     """
     run = in_float32(run)
-    functions = {SIGNATURE: classifying(run)}
-    calls = {SIGNATURE: [{"ids": ids} for ids in _examples(run)]} if verify else None
     folder = run.folder / "export"
     if to == "tflite":
+        lengths = lengths_of(run.folder, shapes, run.config.longest)
         fitted = quantize in CALIBRATED
-        name = "-".join(filter(None, ("tflite", quantize)))
-        path = path or folder / name / f"{run.config.recipe}.tflite"
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
         return export_tflite(
-            functions,
-            path,
+            {SIGNATURE: classifying(run, lengths)},
+            path or default_place(run.folder, run.config.recipe, quantize, shapes),
             quantization=quantize,
-            representative_data={SIGNATURE: calls_of(run, texts)} if fitted else None,
+            shapes=shapes,
+            representative_data={SIGNATURE: calls_of(run, texts, lengths)} if fitted else None,
             metadata=_metadata(run),
-            verify=calls,
+            verify={SIGNATURE: _compared_calls(run, lengths)} if verify else None,
         )
+    functions = {SIGNATURE: classifying(run)}
+    calls = {SIGNATURE: _compared_calls(run)} if verify else None
     if to == "onnx":
         path = path or folder / "onnx"
         return export_onnx(functions, path, metadata=_metadata(run), verify=calls)
@@ -88,7 +94,7 @@ def export(
         {"serving_default": (_of_text(run), text), **functions},
         path or folder / "saved_model",
         assets={name: run.folder / name for name in ("text.vocabulary.txt", LABELS)},
-        warmup={SIGNATURE: [{"ids": ids} for ids in _examples(run)]} if served else None,
+        warmup={SIGNATURE: _compared_calls(run)} if served else None,
         verify=calls,
     )
 
@@ -103,8 +109,8 @@ def in_float32(run: Run) -> Run:
     return dataclasses.replace(run, config=config, model=model)
 
 
-def classifying(run: Run):
-    """The function of an artifact, and what it takes."""
+def classifying(run: Run, lengths: Sequence[int | None] = (None,)):
+    """The function of an artifact, and what it takes, in files for these lengths of a text."""
     model = RECIPES[run.config.recipe].reading(portable(run.model))
     names = ("weights",) if len(model.outputs) == 2 else ("of_sentences", "of_words")
 
@@ -112,13 +118,19 @@ def classifying(run: Run):
         logits, *read = model(ids)
         return {"probabilities": ops.softmax(logits), **dict(zip(names, read, strict=True))}
 
-    return classify, {"ids": tf.TensorSpec(model.inputs[0].shape, tf.int32)}
+    shape = list(model.inputs[0].shape)
+    if lengths[0] is not None:
+        shape[2:] = [run.config.words for _ in shape[2:]]
+    if len(lengths) == 1 and lengths[0] is not None:
+        shape[:2] = 1, *lengths
+    return classify, {"ids": tf.TensorSpec(shape, tf.int32)}
 
 
 def measured(run: Run, path: Path, test: Labelled, *, seconds: float = 2.0) -> dict:
     """What a `.tflite` is worth: see `export_report.measured`, and `compared` for its `task`."""
-    run = in_float32(run)
-    calls = {SIGNATURE: [{"ids": _ids(run, [text]).numpy()} for text in test.texts[:20]]}
+    run, [*_, biggest] = in_float32(run), length_files(path)
+    length = inspect_tflite(biggest).signatures[SIGNATURE]["inputs"]["ids"][0][1]
+    calls = {SIGNATURE: calls_of(run, test.texts[:20], [length])}
     functions, task = {SIGNATURE: classifying(run)}, compared(run, path, test)
     return export_report.measured(path, functions, calls, task, seconds=seconds)
 
@@ -130,13 +142,13 @@ def compared(run: Run, path: Path, test: Labelled) -> dict:
         `texts`; `accuracy_model` and `accuracy_file`, in percent; `same_label`, of how many texts;
         `difference`, the largest of a probability.
     """
-    run, artifact = in_float32(run), load(path, SIGNATURE)
+    run, artifact = in_float32(run), _answering(path)
     rows = classifier.classify(run, test.texts)
     of_model = np.array([[row["probabilities"][y] for y in run.labels] for row in rows])
     ids = RECIPES[run.config.recipe].ids_of(test.texts, run.tokenizer, run.config)
     of_file = np.empty_like(of_model)
     for places, given in classifier.in_batches(run, ids):
-        of_file[places] = artifact({"ids": given})["probabilities"]
+        of_file[places] = artifact(given)["probabilities"]
     wanted = np.array([run.labels.index(y) if y in run.labels else -1 for y in test.labels])
     return {
         "texts": len(wanted),
@@ -147,16 +159,40 @@ def compared(run: Run, path: Path, test: Labelled) -> dict:
     }
 
 
+def _answering(path):
+    """An artifact of any kind, as a function of padded ids."""
+    if path.suffix == ".tflite" or any(path.glob("*.tflite")):
+        return ClassifierFile(path)
+    loaded = load(path, SIGNATURE)
+    return lambda ids: loaded({"ids": ids})
+
+
 def _ids(run, texts):
     recipe = RECIPES[run.config.recipe]
     return recipe.padded(recipe.ids_of(texts, run.tokenizer, run.config), run.config)
 
 
-def calls_of(run: Run, texts) -> list[dict]:
-    """What the function is called with for these texts, one at a time."""
+def calls_of(run: Run, texts, lengths: Sequence[int | None] = (None,)) -> list[dict]:
+    """What files for these lengths are called with for these texts, one at a time."""
     if not len(texts):
         raise RunError("ranges of integers are fitted to texts, and there are none")
-    return [{"ids": _ids(run, [text]).numpy()} for text in texts]
+    ids = [_ids(run, [text]).numpy() for text in texts]
+    return [{"ids": row} for length in lengths for row in _of_length(ids, length)]
+
+
+def _compared_calls(run, lengths=(None,)):
+    """What an artifact is compared on."""
+    batches = _examples(run)
+    rows = [ids[i : i + 1] for ids in batches for i in range(len(ids))]
+    return [
+        {"ids": ids}
+        for length in lengths
+        for ids in (batches if length is None else _of_length(rows, length))
+    ]
+
+
+def _of_length(rows, length):
+    return [ids if length is None else filled(ids, length, PADDING_ID) for ids in rows]
 
 
 def _of_text(run):

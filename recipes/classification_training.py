@@ -1,18 +1,21 @@
 """Training of a run that classifies texts, on whatever devices the strategy has."""
 
+import time
 from pathlib import Path
 
 import keras
 import tensorflow as tf
 
 from . import classifier, run_training
-from .batches import BOUNDARIES, few_boundaries, filled
+from .batches import BOUNDARIES, few_boundaries, filled, to_ids
 from .checkpoints import Checkpoints
 from .classifier import RECIPES, write_labels
+from .data import DataError
+from .errors import UsageError
 from .runs import write_config
 from .texts_options import TextsConfig
 from .tokenizers import END_ID, PADDING_ID, Tokenizer, learn_words
-from .vectors import begin_with, vectors_of
+from .vectors import begin_with, vectors_of, word2vec
 
 
 def train(config: TextsConfig, out: Path, **how) -> dict:
@@ -27,6 +30,8 @@ def train(config: TextsConfig, out: Path, **how) -> dict:
 
 
 def _corpus(config, data_dir, report):
+    if config.vectors and config.word2vec:
+        raise UsageError("give either --vectors or --word2vec")
     if config.vectors:  # A mistake in them is told before there is a folder.
         vectors_of(config.vectors, config.embedding)
     return classifier.load_corpus(config, data_dir, report)
@@ -88,9 +93,8 @@ class _Training:
         self.form = {"boundaries": lengths, "fixed_shapes": compiled}
         with strategy.scope():
             model = RECIPES[config.recipe].model_of(config, self._tokenizer.size, len(labels))
-            if config.vectors and not Checkpoints(out / "checkpoints").paths():
-                known = begin_with(model.get_layer("embedding"), self._tokenizer, config.vectors)
-                report(f"{known} of {self._tokenizer.size} pieces begin with a vector")
+            if not Checkpoints(out / "checkpoints").paths():
+                self._begin_with_vectors(model.get_layer("embedding"), corpus.train.texts, report)
         self.trainer = run_training.trainer_of(model, config, strategy, jit)
         self._training, self._validation = (
             self._rows(part, labels) for part in (corpus.train, corpus.validation)
@@ -99,6 +103,26 @@ class _Training:
             f"{corpus.name}: {len(corpus.train.texts)} training texts of {len(labels)} classes, "
             f"{self._tokenizer.size} pieces, {model.count_params():,} parameters"
         )
+
+    def _begin_with_vectors(self, embedding, texts, report):
+        config, tokenizer = self._config, self._tokenizer
+        if config.vectors:
+            vectors = vectors_of(config.vectors, config.embedding)
+        elif config.word2vec:
+            report(f"word2vec: {config.word2vec} passes over the training texts")
+            started = time.process_time()
+            pieces = tokenizer.pieces(to_ids(texts, tokenizer)).to_list()
+            pieces = [[piece.decode() for piece in text] for text in pieces]
+            vectors = word2vec(pieces, config.embedding, config.word2vec, config.seed)
+            report(f"word2vec: {(time.process_time() - started) / 60:.1f} minutes of one core")
+        else:
+            return
+        known = begin_with(embedding, tokenizer, vectors)
+        if not known:
+            raise DataError(
+                f"{config.vectors} has a vector for none of the {tokenizer.size} pieces"
+            )
+        report(f"{known} of {tokenizer.size} pieces begin with a vector")
 
     def _rows(self, part, labels):
         places = {label: place for place, label in enumerate(labels)}

@@ -256,7 +256,9 @@ def _evaluate(options) -> None:
 
 def _predict(options) -> None:
     texts = options.text or list(_lines())
-    if options.run.is_dir():
+    if not texts:
+        news("no text: give some behind the run, or as lines of standard input")
+    if _is_run(options.run):
         commands = _commands_of(options.run)
         rows = commands.predict(commands.load_run(options.run), texts, options.greedy)
     else:
@@ -271,6 +273,11 @@ def _predict(options) -> None:
             print(json.dumps({"text": text, **row}, ensure_ascii=False))
         else:
             show(text, row, alignment=options.alignment, only=True)
+
+
+def _is_run(path: Path) -> bool:
+    """Whether it is a run's folder, and no file or folder of files that a run left as."""
+    return path.is_dir() and ((path / "config.json").exists() or not any(path.glob("*.tflite")))
 
 
 def _lines() -> Iterator[str]:

@@ -27,7 +27,7 @@ def build_model(
     attention: str = "both",
     embedding: int = 100,
     units: int = 50,
-    dropout: float = 0.3,
+    dropout: float = 0.5,
     seed: int = 0,
 ) -> keras.Model:
     """A model of ids (B, S, W), sentences of words, to logits (B, C).

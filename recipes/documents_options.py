@@ -28,14 +28,15 @@ class Config(TextsConfig):
     }
 
     data: str = option("reviews", "data", "a named data set", labelled.NAMES)
-    sentences: int = option(16, "data", "most sentences of a text; of more the first count")
-    words: int = option(25, "data", "most pieces of a sentence; of more the first count")
+    sentences: int = option(24, "data", "most sentences of a text; of more the first count")
+    words: int = option(30, "data", "most pieces of a sentence; of more the first count")
     attention: str = option(
         "both", "model", "the levels that are read by attention; others take the mean", LEVELS
     )
     embedding: int = option(100, "model", "width of the embeddings")
     units: int = option(50, "model", "width of the GRU of each level in each direction")
-    epochs: int = option(8, "training", "passes over the data")
+    dropout: float = option(0.5, "training", "fraction dropped")
+    epochs: int = option(5, "training", "passes over the data")
 
     @property
     def longest(self) -> int:

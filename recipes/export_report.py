@@ -16,6 +16,7 @@ from keras_attention.export.parity import check_parity
 from keras_attention.export.places import replacing
 
 from .errors import RunError
+from .tflite_places import length_files
 
 THREADS = (1, 2)
 
@@ -37,7 +38,7 @@ def measured(
         `task`, `time` (for each signature and number of threads: `p50_ms`, `p95_ms`, `peak_bytes`
         above the empty runtime's).
     """
-    files = buckets(path)
+    files = length_files(path)
     biggest = files[-1]
     report = inspect_tflite(biggest)
     parity = check_parity(functions, biggest, calls)
@@ -52,13 +53,6 @@ def measured(
         "task": dict(task),
         "time": _times(biggest, calls, seconds),
     }
-
-
-def buckets(path: Path) -> list[Path]:
-    """The files of a folder of length buckets, the longest last; or the one file itself."""
-    if not path.is_dir():
-        return [path]
-    return sorted(path.glob("*.tflite"), key=lambda file: int(file.stem))
 
 
 def _times(path, calls, seconds):

@@ -12,11 +12,11 @@ from .terminal import news
 
 
 def draw_alignment(
-    weights, columns: Sequence[str], rows: Sequence[str], path: Path, title: str
+    weights, columns: Sequence[str], rows: Sequence[str], path: Path, title: str, **how
 ) -> None:
     """`plot_attention`, with its warnings as news."""
     with _warnings_as_news():
-        plot_attention(weights, columns, rows, path=path, title=title)
+        plot_attention(weights, columns, rows, path=path, title=title, **how)
 
 
 def draw_words(rows: Sequence[Shaded], path: Path, title: str) -> None:

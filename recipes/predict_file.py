@@ -1,28 +1,27 @@
 """Answers by an exported `.tflite` alone, without TensorFlow."""
 
-import json
-import re
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from keras_attention.export.inspect import inspect_tflite
-from keras_attention.export.parity import load_tflite
-from keras_attention.export.run_template import Text, Translator
+from keras_attention.export.run_template import Translator
 
+from .classifier_file import ClassifierFile
 from .data import DataError
-from .documents_options import SENTENCE_END
+from .tflite_places import length_files
 
 
 def predict_by_file(path: Path, texts: Sequence[str], greedy: bool = False) -> list[dict]:
-    """What the file answers to texts, in the form of its recipe.
+    """What a file, or a folder of length buckets, answers to texts, in the form of its recipe.
 
     Raises:
         DataError: for a file that is no export of a recipe, or text that it does not take.
     """
-    report = inspect_tflite(path)
+    if path.suffix == ".onnx":
+        raise DataError(f"{path}: predict reads .tflite files; load_onnx of export.parity runs it")
+    report = inspect_tflite(length_files(path)[0])
     if report.custom:
         raise DataError(f"{path} needs {', '.join(report.custom)}: it runs by load_text_tflite")
     if "translation.json" in report.metadata:
@@ -57,55 +56,32 @@ def _translations(path, texts, greedy):
 
 
 def _classes(path, texts):
-    with zipfile.ZipFile(path) as files:
-        facts = json.loads(files.read("classification.json"))
-        side = Text(files.read("text_vocabulary.txt"), **facts["text"])
-        labels = files.read("labels.txt").decode().splitlines()
-    run, rows = load_tflite(path, "classify"), []
-    read = _read_document if facts["recipe"] == "documents" else _read_sentence
+    file = ClassifierFile(path)
+    rows = []
     for text in texts:
-        ids, told = read(text, side, facts)
-        found = run({"ids": np.array([ids], "int32")})
+        ids, pieces = file.read(text)
+        found = file(np.array([ids], "int32"))
         [probabilities] = found["probabilities"]
         best = int(probabilities.argmax())
         rows.append(
             {
-                "label": labels[best],
+                "label": file.labels[best],
                 "probability": float(probabilities[best]),
-                "probabilities": dict(zip(labels, map(float, probabilities), strict=True)),
-                **told(found),
+                "probabilities": dict(zip(file.labels, map(float, probabilities), strict=True)),
+                **_told(pieces, found),
             }
         )
     return rows
 
 
-def _stripped(text):
-    """As `tf.strings.strip`, which knows no other spaces."""
-    return text.strip(" \t\n\v\f\r")
-
-
-def _read_sentence(text, side, facts):
-    """The ids of a text, and what is said of it by what was found."""
-    ids = [*side.encode(text), facts["end_id"]][: facts["max_length"]]
-    pieces = [side.pieces[i] for i in ids]
-    return ids, lambda found: {"pieces": pieces, "weights": found["weights"][0].tolist()}
-
-
-def _read_document(text, side, facts):
-    """As `_read_sentence`, of a text of sentences."""
-    words, padding = facts["words"], facts["pad_id"]
-    marked = re.sub(SENTENCE_END, "\\1\x01", _stripped(text.replace("\x01", " ")))
-    cut = marked.split("\x01")
-    ids = [[*side.encode(part), facts["end_id"]][:words] for part in cut[: facts["sentences"]]]
-    pieces = [[side.pieces[i] for i in part] for part in ids]
-
-    def told(found):
-        weights = zip(pieces, found["of_sentences"][0], found["of_words"][0], strict=True)
-        return {
-            "sentences": [
-                {"pieces": part, "weight": float(weight), "weights": of[: len(part)].tolist()}
-                for part, weight, of in weights
-            ]
-        }
-
-    return [[*part, *[padding] * (words - len(part))] for part in ids], told
+def _told(pieces, found):
+    """What was read of a text; behind its own there may be the weights of padding."""
+    if "of_words" not in found:
+        return {"pieces": pieces, "weights": found["weights"][0, :, : len(pieces)].tolist()}
+    rows = zip(pieces, found["of_sentences"][0], found["of_words"][0], strict=False)
+    return {
+        "sentences": [
+            {"pieces": part, "weight": float(weight), "weights": of[: len(part)].tolist()}
+            for part, weight, of in rows
+        ]
+    }

@@ -36,6 +36,9 @@ class TextsConfig(TrainingConfig):
     vectors: str | None = option(
         None, "model", "a file of word vectors to begin with: a word and its numbers a line"
     )
+    word2vec: int = option(
+        0, "model", "or: passes of word2vec over the training texts, whose vectors it begins with"
+    )
     vocabulary_size: int = option(
         20_000, "data", "most words of the vocabulary; rarer ones are unknown"
     )

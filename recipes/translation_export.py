@@ -27,6 +27,7 @@ from .data import Pairs, TextSide, read_texts
 from .errors import RunError
 from .runs import Run
 from .searches import searches, signatures
+from .tflite_places import Shapes, default_place, length_files, lengths_of
 from .tokenizers import END_ID, PADDING_ID, START_ID
 from .translator import decoding_of, load_corpus, model_of, search_function, translate
 
@@ -40,7 +41,7 @@ def export(
     path: Path | None = None,
     *,
     quantize: str | None = None,
-    shapes: str | Sequence[int] = "dynamic",
+    shapes: Shapes = "dynamic",
     texts: Sequence[str] = (),
     verify: bool = True,
 ) -> Path:
@@ -144,22 +145,11 @@ def _export_tflite(run, path, quantize, shapes, texts, verify):
     functions = signatures(decoding_of(run, portable), run.config)
     if quantize in CALIBRATED:
         del functions["beam"]
+    lengths = lengths_of(run.folder, shapes, run.config.max_length)
     if shapes == "static":
-        functions = _of_length(functions, run.config.max_length)
-    one = isinstance(shapes, str)
-    if not one and max(shapes) > run.config.max_length:
-        raise RunError(
-            f"{run.folder} takes texts of {run.config.max_length} pieces at most. Received: "
-            f"shapes={list(shapes)}"
-        )
-    lengths = {"dynamic": [None], "static": [run.config.max_length]}[shapes] if one else shapes
+        functions = _of_length(functions, *lengths)
     calls = [compared_calls(run, length) for length in lengths]
-    if path is None:
-        kinds = [quantize, None if shapes == "dynamic" else "static" if one else "buckets"]
-        folder = run.folder / "export" / "-".join(["tflite", *filter(None, kinds)])
-        path = folder / "translation.tflite" if one else folder / "translation"
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = Path(path or default_place(run.folder, "translation", quantize, shapes))
     export_tflite(
         functions,
         path,
@@ -269,7 +259,7 @@ def measured(run: Run, path: Path, pairs: Pairs, side: TextSide, *, seconds: flo
     Returns:
         The report; its `task` has BLEU of model and file, and how many sentences are equal.
     """
-    biggest = inspect_tflite(export_report.buckets(path)[-1])
+    biggest = inspect_tflite(length_files(path)[-1])
     calls = compared_calls(run, biggest.signatures["encode"]["inputs"]["source"][0][1])
     functions = signatures(decoding_of(run), run.config)
     task = _task(run, path, pairs, side)

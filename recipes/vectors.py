@@ -1,5 +1,6 @@
-"""Word vectors that were trained elsewhere, as what an embedding begins with."""
+"""Word vectors, as what an embedding begins with: read from a file, or learned by word2vec."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -49,17 +50,54 @@ def vectors_of(path: Path, width: int) -> dict[str, np.ndarray]:
     return vectors
 
 
-def begin_with(embedding: keras.layers.Embedding, tokenizer: Tokenizer, path: Path) -> int:
-    """Give the pieces that have a vector in a file that one; how many these are.
-
-    Raises:
-        DataError: when the vectors are of another width than the embedding, or none is of a piece.
-    """
-    vectors = vectors_of(path, embedding.output_dim)
+def begin_with(
+    embedding: keras.layers.Embedding, tokenizer: Tokenizer, vectors: Mapping[str, np.ndarray]
+) -> int:
+    """Give the pieces that have a vector that one; how many these are."""
     [table] = embedding.get_weights()
     known = [row for row, piece in enumerate(tokenizer.vocabulary) if piece in vectors]
-    if not known:
-        raise DataError(f"{path} has a vector for none of the {tokenizer.size} pieces")
-    table[known] = [vectors[tokenizer.vocabulary[row]] for row in known]
-    embedding.set_weights([table])
+    if known:
+        table[known] = [vectors[tokenizer.vocabulary[row]] for row in known]
+        embedding.set_weights([table])
     return len(known)
+
+
+def word2vec(
+    texts: Iterable[Sequence[str]], width: int, epochs: int, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Vectors of pieces that stand near the same pieces (skip-gram with negative sampling).
+
+    One thread computes, so that the same texts give the same vectors.
+
+    Args:
+        texts: the pieces of each text.
+        width: numbers of a vector.
+        epochs: passes over the texts.
+        seed: of what is drawn.
+
+    Raises:
+        ImportError: when gensim, which computes them, is not installed.
+
+    Reference:
+        Mikolov et al., "Distributed Representations of Words and Phrases and their
+        Compositionality", NeurIPS 2013.
+    """
+    try:
+        from gensim.models import Word2Vec
+    except ImportError as error:
+        raise ImportError(
+            "word2vec needs gensim: pip install 'keras-attention-layers[vectors]'"
+        ) from error
+    found = Word2Vec(
+        list(texts),
+        vector_size=width,
+        sg=1,
+        negative=5,
+        window=5,
+        sample=1e-4,
+        min_count=1,
+        epochs=epochs,
+        workers=1,
+        seed=seed,
+    ).wv
+    return {piece: found[piece] for piece in found.index_to_key}

@@ -24,7 +24,7 @@ from keras_attention.recipes.data import DataError  # noqa: E402
 from keras_attention.recipes.documents_options import LEVELS, Config  # noqa: E402
 from keras_attention.recipes.predict_file import predict_by_file  # noqa: E402
 from keras_attention.recipes.tokenizers import END_ID, SPECIAL, Tokenizer  # noqa: E402
-from keras_attention.recipes.vectors import begin_with, read_vectors  # noqa: E402
+from keras_attention.recipes.vectors import begin_with, read_vectors, word2vec  # noqa: E402
 
 TEXTS = [
     "the plot was good . all in all it was boring .",
@@ -138,20 +138,66 @@ def test_vectors_of_two_widths_are_named(tmp_path):
             read_vectors(path)
 
 
-def test_pieces_begin_with_their_vectors(tmp_path):
-    path = tmp_path / "vectors.txt"
-    path.write_text("b 1 2 3\nelse 4 5 6\n")
+def test_pieces_begin_with_their_vectors():
+    vectors = {"b": np.array([1, 2, 3], "float32"), "else": np.array([4, 5, 6], "float32")}
     embedding = documents.build_model(6, 2, embedding=3, units=2).get_layer("embedding")
     before = embedding.get_weights()[0].copy()
-    assert begin_with(embedding, tokenizer_of("a", "b"), path) == 1
+    assert begin_with(embedding, tokenizer_of("a", "b"), vectors) == 1
     [table] = embedding.get_weights()
     np.testing.assert_array_equal(table[5], [1, 2, 3])
     np.testing.assert_array_equal(table[:5], before[:5])
-    other = documents.build_model(6, 2, embedding=4, units=2).get_layer("embedding")
-    with pytest.raises(DataError, match="train with --embedding 3"):
-        begin_with(other, tokenizer_of("a", "b"), path)
-    with pytest.raises(DataError, match="a vector for none of the 6 pieces"):
-        begin_with(embedding, tokenizer_of("x", "y"), path)
+    assert begin_with(embedding, tokenizer_of("x", "y"), vectors) == 0
+    np.testing.assert_array_equal(embedding.get_weights()[0], table)
+
+
+@pytest.mark.parametrize(
+    ("line", "more", "says"),
+    [
+        ("good 1 2 3", ["--embedding", "4"], "train with --embedding 3"),
+        ("unheard 1 2 3", ["--embedding", "3"], "a vector for none of the"),
+        ("good 1 2 3", ["--word2vec", "2"], "either --vectors or --word2vec"),
+    ],
+)
+def test_vectors_that_do_not_fit_are_refused(tmp_path, command_line, capsys, line, more, says):
+    said, path = command_line(capsys), tmp_path / "vectors.txt"
+    path.write_text(f"{line}\n")
+    train = ["train", "documents", "--out", tmp_path / "run", "--vectors", path]
+    code, _, err = said(*train, *more)
+    assert code != 0 and says in err[-1]
+
+
+def test_word2vec_finds_what_stands_alike():
+    pytest.importorskip("gensim")
+    rng = np.random.default_rng(0)
+    kinds = {"animal": ["cat", "dog", "cow"], "colour": ["red", "blue", "grey"]}
+    around = {"animal": ["the", "sleeps"], "colour": ["paint", "it"]}
+    texts = [
+        [around[kind][0], str(rng.choice(kinds[kind])), around[kind][1]]
+        for kind in rng.choice([*kinds], 30_000)
+    ]
+
+    def alike(one, other):
+        one, other = vectors[one], vectors[other]
+        return one @ other / np.sqrt((one @ one) * (other @ other))
+
+    vectors = word2vec(texts, 8, 20, seed=1)
+    assert set(vectors) == {word for text in texts for word in text}
+    assert min(alike("cat", "dog"), alike("red", "blue")) > alike("cat", "red") + 0.2
+    again, other = (word2vec(texts[:50], 8, 1, seed)["cat"] for seed in (1, 2))
+    np.testing.assert_array_equal(again, word2vec(texts[:50], 8, 1, 1)["cat"])
+    assert np.any(again != other)
+
+
+def test_a_run_begins_with_word2vec(tmp_path):
+    pytest.importorskip("gensim")
+    said = []
+    config = Config(**{**Config.small, "epochs": 1, "word2vec": 2})
+    classification_training.train(config, tmp_path / "run", report=said.append)
+    run = classifier.load_run(tmp_path / "run")
+    assert run.config.word2vec == 2
+    # All but padding, start and unknown: no generated word is that.
+    wanted = f"{run.tokenizer.size - 3} of {run.tokenizer.size} pieces begin with a vector"
+    assert wanted in said
 
 
 # The run.
@@ -189,6 +235,20 @@ def test_the_tflite_file_answers_alone(run, tflite):
             assert sentence["pieces"] == wanted["pieces"]
             assert sentence["weight"] == pytest.approx(wanted["weight"], abs=1e-4)
             np.testing.assert_allclose(sentence["weights"], wanted["weights"], rtol=0, atol=1e-4)
+
+
+def test_a_file_of_fixed_sizes_answers_alike(run, tmp_path):
+    path = tmp_path / "fixed.tflite"
+    classification_export.export(run, "tflite", path, shapes="static")
+    assert inspect_tflite(path).signatures["classify"]["inputs"]["ids"][0] == (1, 6, 8)
+    mine, found = classifier.classify(run, TEXTS), predict_by_file(path, TEXTS)
+    for row, other in zip(mine, found, strict=True):
+        assert other["probabilities"] == pytest.approx(row["probabilities"], abs=1e-5)
+        assert [s["pieces"] for s in other["sentences"]] == [s["pieces"] for s in row["sentences"]]
+        weights = [[s["weight"] for s in of["sentences"]] for of in (other, row)]
+        np.testing.assert_allclose(*weights, rtol=0, atol=1e-4)
+    task = classification_export.compared(run, path, reviews.generate(30, seed=9))
+    assert task["same_label"] == 30 and task["difference"] < 1e-5
 
 
 def test_a_file_is_measured_beside_its_model(run, command_line, capsys, tmp_path):

@@ -1,5 +1,6 @@
 """The sentences recipe: its models, its data, its run, and what it leaves as."""
 
+import dataclasses
 import json
 
 import keras
@@ -276,6 +277,31 @@ def test_dynamic_range_is_smaller_and_near(run, tflite):
     assert np.mean([x["label"] == y["label"] for x, y in zip(mine, found, strict=True)]) > 0.95
 
 
+def test_files_of_fixed_lengths_answer_alike(run, tmp_path):
+    """A text is filled up to the shortest length that fits, or cut to the longest."""
+    folder = classification_export.export(run, "tflite", tmp_path / "lengths", shapes=[12, 5])
+    assert sorted(file.name for file in folder.iterdir()) == ["12.tflite", "5.tflite"]
+    mine, found = classifier.classify(run, TEXTS), predict_by_file(folder, TEXTS)
+    for row, other in zip(mine, found, strict=True):
+        assert other["pieces"] == row["pieces"][:12]
+        assert np.shape(other["weights"])[1] == len(other["pieces"])
+        if len(row["pieces"]) <= 12:
+            assert other["probabilities"] == pytest.approx(row["probabilities"], abs=1e-5)
+            np.testing.assert_allclose(other["weights"], row["weights"], rtol=0, atol=1e-5)
+    [long] = classifier.classify(run, [" ".join(TEXTS[4].split()[:12])])
+    short = dataclasses.replace(run, config=dataclasses.replace(run.config, max_length=12))
+    [cut] = classifier.classify(short, TEXTS[4:])
+    assert found[4]["probabilities"] == pytest.approx(cut["probabilities"], abs=1e-5)
+    assert cut["pieces"] == long["pieces"][:12]
+
+
+def test_a_length_beyond_the_run_is_refused(run, tmp_path):
+    with pytest.raises(RunError, match=r"takes texts of 20 pieces at most.*\[8, 21\]"):
+        classification_export.export(run, "tflite", tmp_path / "more", shapes=[8, 21])
+    with pytest.raises(DataError, match="holds no files of lengths"):
+        predict_by_file(tmp_path, TEXTS)
+
+
 def test_the_saved_model_takes_strings(run):
     path = classification_export.export(run, "saved_model")
     loaded = tf.saved_model.load(str(path))
@@ -308,6 +334,12 @@ def test_the_commands(file, tmp_path, command_line, capsys):
         assert code == 0, err
     page = (tmp_path / "read.html").read_text("utf-8")
     assert page.count("<tr>") == 2 and "city" in page
+    lengths = tmp_path / "lengths"
+    export = ["export", str(folder), "--to", "tflite", "--out", str(lengths)]
+    code, _, err = said(*export, "--shapes", "8,16")
+    assert code == 0, err
+    code, by_file, _ = said("predict", str(lengths), TEXTS[0], "--alignment")
+    assert code == 0 and by_file == out
     code, _, err = said("export", str(folder), "--to", "tflite", "--text")
     assert code == 2 and "recipes that translate" in err[-1]
     resumed = ["--resume", "--epochs", "2", "--out", str(folder)]

@@ -568,6 +568,17 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["figures.json"]
 
 
+def test_folders_that_a_failed_write_made_are_gone(tmp_path):
+    (tmp_path / "kept").mkdir()
+    path = tmp_path / "kept" / "new" / "newer" / "figures.json"
+    with pytest.raises(OSError, match="disk full"), replacing(path):
+        raise OSError("disk full")
+    assert [p.name for p in tmp_path.rglob("*")] == ["kept"]
+    with replacing(path) as beside:
+        beside.write_text("whole")
+    assert path.read_text() == "whole"
+
+
 def test_a_folder_is_replaced_as_a_whole(tmp_path):
     path = tmp_path / "artifact"
     path.mkdir()

@@ -74,6 +74,23 @@ def test_the_grey_scale_is_fixed_whatever_the_weights():
     assert axes.get_images()[0].get_clim() == (0.0, 1.0)
 
 
+@pytest.mark.parametrize(("white", "highest"), [(None, 0.3), (0.25, 0.25)])
+def test_the_grey_scale_may_end_at_another_weight(white, highest):
+    figure, axes = plot_attention([[0.2, 0.3]] * 3, ["a", "b"], ["x", "y", "z"], white=white)
+    assert axes.get_images()[0].get_clim() == (0.0, highest)
+    figure.draw_without_rendering()
+    bar = axes.child_axes[0]
+    ticks = [label.get_text() for label in bar.get_yticklabels()]
+    assert ticks == ["0", f"{highest / 2:.2g}", f"{highest:.2g}"]
+
+
+def test_a_scale_without_width_is_refused():
+    with pytest.raises(ValueError, match=r"white must be a weight above 0.*white=0"):
+        plot_attention([[1.0]], ["a"], ["x"], white=0)
+    _, axes = plot_attention([[0.0]], ["a"], ["x"], white=None)
+    assert axes.get_images()[0].get_clim() == (0.0, 1.0)
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "PNG"])
 def test_format_follows_the_suffix(tmp_path, suffix):
     path = tmp_path / f"alignment.{suffix}"
