@@ -99,7 +99,7 @@ mutants: .venv/.dev  ## break the code on purpose; tests must notice (ARGS="--on
 .PHONY: matrix
 matrix: .venv/.dev  ## every row and model in every artifact and quantisation, and on JAX; every strategy
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n $(WORKERS) --matrix --dist loadgroup \
-	  tests/test_contracts_export.py tests/test_export_matrix.py $(ARGS)
+	  tests/test_contracts_export.py tests/test_export_matrix.py tests/test_recipe_matrix.py $(ARGS)
 	KERAS_BACKEND=jax JAX_ENABLE_X64=1 $(BIN)/python -m pytest -q -n $(WORKERS) --matrix \
 	  --dist loadgroup $(JAX_TESTS) $(ARGS)
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q --matrix tests/test_same_everywhere.py $(ARGS)

@@ -35,17 +35,30 @@ def position_encoding(words, mask=None):
         Sukhbaatar, Szlam, Weston, Fergus, "End-To-End Memory Networks", NeurIPS 2015, section
         4.1. `J` is the length of each sentence; programs often take that of the longest.
     """
+    return _encoded(_bags(words, mask))
+
+
+def _bags(words, mask=None):
+    """`sum_j (1 - j/J) w_j` and `sum_j (1 - 2 j/J) w_j`, (..., 2, D), of words (..., W, D).
+
+    A projection of these is that of all words, for which position encoding is the first less
+    `k/d` times the second.
+    """
     dtype = wide_dtype(words.dtype)
     real = ops.ones_like(words[..., 0], dtype=dtype)  # (..., W)
     if mask is not None:
         mask = ops.cast(mask, "bool")
         words, real = masking.select(words, mask), ops.where(mask, real, 0.0)
     length = ops.maximum(ops.sum(real, axis=-1, keepdims=True), 1.0)  # J, (..., 1)
-    order = ops.expand_dims(ops.cumsum(real, axis=-1) / length, -1)  # j/J, (..., W, 1)
-    depth = words.shape[-1]
-    component = ops.arange(1, depth + 1, dtype=dtype) / depth  # k/d, (D,)
-    weights = (1.0 - order) - (1.0 - 2.0 * order) * component  # (..., W, D)
-    return ops.sum(words * ops.cast(weights, words.dtype), axis=-2)
+    order = ops.cumsum(real, axis=-1) / length  # j/J, (..., W)
+    weights = ops.stack([1.0 - order, 1.0 - 2.0 * order], axis=-2)  # (..., 2, W)
+    return ops.matmul(ops.cast(weights, words.dtype), words)
+
+
+def _encoded(bags):
+    depth = bags.shape[-1]
+    component = ops.arange(1, depth + 1, dtype=wide_dtype(bags.dtype)) / depth  # k/d, (D,)
+    return bags[..., 0, :] - ops.cast(component, bags.dtype) * bags[..., 1, :]
 
 
 class _Update(KernelLayer):
@@ -182,7 +195,8 @@ class HopsLayer(KernelLayer):
 class _View(KernelLayer):
     """What a hop sees of a memory: `A x_i + T(i)`, and of words `sum_j l_j * A x_ij + T(i)`.
 
-    Without `units` there is no `A`, without `ages` no `T`.
+    Without `units` there is no `A`, without `ages` no `T`. Words come as their `_bags`: what there
+    is to project is then two rows a sentence, whatever its length.
     """
 
     def __init__(self, units, ages, **kwargs):
@@ -200,11 +214,11 @@ class _View(KernelLayer):
         if self.ages is not None:
             self.temporal = self.add_kernel("temporal", (self.ages, self.units or width))
 
-    def call(self, memory, real=None, age=None):
+    def call(self, memory, age=None):
         if self.kernel is not None:
-            memory = ops.matmul(memory, self.kernel)  # (B, S, U) or (B, S, W, U)
+            memory = ops.matmul(memory, self.kernel)  # (B, S, U) or (B, S, 2, U)
         if len(memory.shape) == 4:
-            memory = position_encoding(memory, real)
+            memory = _encoded(memory)
         if age is not None:
             memory = memory + ops.take(self.temporal, age, axis=0)
         return memory  # (B, S, U)
@@ -425,7 +439,9 @@ class KeyValueMemory(HopsLayer):
                 readable = ops.expand_dims(readable, -1)  # of the words, (B, S, 1)
             mask = masking.combine_masks(mask, readable)
             memory = masking.select(memory, mask)
-        return {view: self._views[view](memory, mask, age) for view in views}
+        if len(memory.shape) == 4:
+            memory = _bags(memory, mask)
+        return {view: self._views[view](memory, age) for view in views}
 
     def _hop(self, query, keys, values, readable, training):
         """The query (B, U) after all hops, and the weights (B, 1, S) of each."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from . import classification_export, classifier, export_report
 from .classification_training import train
 from .classifier import Run, evaluate, load_run
@@ -10,6 +12,7 @@ from .data import read_texts
 from .errors import UsageError
 from .highlight import shaded, write_page
 from .pictures import draw_alignment, draw_words
+from .sentence_cut import say_what_is_left_out
 from .terminal import news
 
 __all__ = ["evaluate", "export", "load_run", "plot", "predict", "train"]
@@ -19,6 +22,8 @@ _CALIBRATED_TEXTS = 100
 
 def predict(run: Run, texts: Sequence[str], greedy: bool = False) -> list[dict]:
     """Classify texts; there is no search that could be greedy."""
+    if run.config.recipe == "stories":
+        say_what_is_left_out(texts, run.config.lines, news)
     return classifier.classify(run, texts)
 
 
@@ -52,6 +57,10 @@ def plot(run: Run, text: str, path: Path) -> None:
     """Draw what was read: hops as a heat map, documents and pages as shaded words."""
     [row] = predict(run, [text])
     title = f"{row['label']} ({row['probability']:.2f})"
+    if "question" in row:
+        title = f"{row['question']}  {title}"
+        if not row["pieces"]:
+            raise UsageError("the text is a question without a story: nothing was read")
     rows = shaded(row)
     if path.suffix == ".html":
         write_page(path, title, rows)
@@ -59,4 +68,7 @@ def plot(run: Run, text: str, path: Path) -> None:
         draw_words(rows, path, title)
     else:
         weights, names = [row.weights for row in rows], [row.name for row in rows]
-        draw_alignment(weights, rows[0].pieces, names, path, title, white=None)
+        table = (weights, rows[0].pieces, names)
+        if "question" in row:  # whole sentences, which are read at the left
+            table = (np.transpose(weights), names, rows[0].pieces)
+        draw_alignment(*table, path, title, white=None)

@@ -18,7 +18,7 @@ from keras_attention.export.portable import portable
 from keras_attention.export.saved_model import export_saved_model
 from keras_attention.export.tflite import export_tflite
 
-from . import classifier, export_report
+from . import classifier, export_report, stories
 from .classifier import LABELS, RECIPES, Run
 from .classifier_file import SIGNATURE, ClassifierFile, filled
 from .errors import RunError
@@ -26,7 +26,11 @@ from .labelled import Labelled
 from .tflite_places import Shapes, default_place, length_files, lengths_of
 from .tokenizers import END_ID, PADDING_ID, UNKNOWN_ID
 
-_LIMITS = {"sentences": ("max_length",), "documents": ("sentences", "words")}
+_LIMITS = {
+    "sentences": ("max_length",),
+    "documents": ("sentences", "words"),
+    "stories": ("lines", "words"),
+}
 
 
 def export(
@@ -47,7 +51,8 @@ def export(
     | serving_default, of a SavedModel | text, strings (B,) | label, probability, and these |
 
     What was read is `weights` (B, r, T); of documents `of_sentences` (B, S) and `of_words`
-    (B, S, W).
+    (B, S, W). Stories have ids (B, 1 + S, W), of a question and of sentences, and `weights`
+    (B, K, S); their serving_default takes `story` and `question`.
 
     Args:
         run: a loaded run.
@@ -88,10 +93,9 @@ def export(
         return export_onnx(functions, path, metadata=_metadata(run), verify=calls)
     if to != "saved_model":
         raise RunError(f"to must be saved_model or tflite or onnx. Received: {to!r}")
-    text = {"text": tf.TensorSpec((None,), tf.string)}
     served = importlib.util.find_spec("tensorflow_serving") is not None
     return export_saved_model(
-        {"serving_default": (_of_text(run), text), **functions},
+        {"serving_default": _of_text(run), **functions},
         path or folder / "saved_model",
         assets={name: run.folder / name for name in ("text.vocabulary.txt", LABELS)},
         warmup={SIGNATURE: _compared_calls(run)} if served else None,
@@ -196,10 +200,12 @@ def _of_length(rows, length):
 
 
 def _of_text(run):
+    """The function of text, and what it takes: of stories, the question apart."""
     classify, _ = classifying(run)
+    string = tf.TensorSpec((None,), tf.string)
 
-    def of_text(text):
-        ids = _ids(run, text)
+    def answer(ids):
+        ids = RECIPES[run.config.recipe].padded(ids, run.config)
         found = classify(ids)
         best = tf.argmax(found["probabilities"], axis=-1)
         return {
@@ -209,7 +215,15 @@ def _of_text(run):
             "pieces": run.tokenizer.pieces(ids),
         }
 
-    return of_text
+    def of_text(text):
+        return answer(RECIPES[run.config.recipe].ids_of(text, run.tokenizer, run.config))
+
+    def of_story(story, question):
+        return answer(stories.ids_of_parts(story, question, run.tokenizer, run.config))
+
+    if run.config.recipe == "stories":
+        return of_story, {"story": string, "question": string}
+    return of_text, {"text": string}
 
 
 def _examples(run):

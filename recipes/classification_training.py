@@ -50,11 +50,13 @@ def batches(
             one shape, filled up with rows that weigh nothing.
         seed: of the order; None leaves the rows as they are.
     """
-    padded, batch_size = RECIPES[config.recipe].padded, config.batch_size
+    recipe, batch_size = RECIPES[config.recipe], config.batch_size
+    if seed is not None:
+        ids = recipe.augmented(ids, config, seed)
     rows = tf.data.Dataset.from_tensor_slices((ids, labels))
     if seed is not None:
         rows = rows.shuffle(ids.nrows(), seed=seed, reshuffle_each_iteration=False)
-    rows = rows.map(lambda text, label: (padded(text, config), label, 1.0))
+    rows = rows.map(lambda text, label: (recipe.padded(text, config), label, 1.0))
     shape = rows.element_spec[0].shape
     rows = rows.bucket_by_sequence_length(
         lambda text, label, weight: tf.shape(text)[0],

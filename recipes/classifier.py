@@ -11,15 +11,16 @@ from keras import ops
 
 from keras_attention.export.places import replacing
 
-from . import documents, labelled, sentences
+from . import documents, labelled, sentences, stories
 from .data import Report, TextSide
 from .errors import RunError
 from .runs import first_line, load_config, load_model
 from .texts_options import TextsConfig
 from .tokenizers import Tokenizer
+from .told import TOLD
 
-# A recipe has `Config`, `model_of`, `reading`, `ids_of`, `padded`, `told` and `figures`.
-RECIPES = {module.Config.recipe: module for module in (sentences, documents)}
+# A recipe has `Config`, `model_of`, `reading`, `ids_of`, `padded`, `augmented` and `figures`.
+RECIPES = {module.Config.recipe: module for module in (sentences, documents, stories)}
 LABELS = "labels.txt"
 
 
@@ -39,7 +40,8 @@ def load_corpus(
 ) -> labelled.LabelledCorpus:
     """The texts that the config names, and how they are handled."""
     if not config.texts:
-        return labelled.load(config.data, data_dir, report, config.seed)
+        corpus = labelled.load(config.data, data_dir, report, config.seed)
+        return stories.of_tasks(corpus, config.tasks) if config.recipe == "stories" else corpus
     default = TextSide()
     side = TextSide(config.split or default.split, config.normalize or default.normalize)
     return labelled.from_files(config.texts, config.test, side, config.seed, report)
@@ -100,8 +102,8 @@ def classify(run: Run, texts: Sequence[str], batch_size: int = 64) -> list[dict]
         batch_size: texts at once, of about one length.
 
     Returns:
-        A dict a text: `label`, `probability`, `probabilities` by label, and what the recipe's
-        `told` says was read.
+        A dict a text: `label`, `probability`, `probabilities` by label, and what `TOLD`
+        says was read.
     """
     recipe, answer = RECIPES[run.config.recipe], answers(run)
     ids = recipe.ids_of(texts, run.tokenizer, run.config)
@@ -113,7 +115,7 @@ def classify(run: Run, texts: Sequence[str], batch_size: int = 64) -> list[dict]
                 "label": run.labels[best],
                 "probability": float(of_row[best]),
                 "probabilities": dict(zip(run.labels, map(float, of_row), strict=True)),
-                **recipe.told(_pieces(run.tokenizer, ids[row]), *read),
+                **TOLD[recipe.Config.recipe](_pieces(run.tokenizer, ids[row]), *read),
             }
     return results
 
@@ -153,7 +155,7 @@ def evaluate(
         "accuracy": 100 * float(np.mean([x == y for x, y in zip(found, test.labels, strict=True)])),
         "macro_f1": macro_f1(found, test.labels),
         "loss": float(np.mean(-np.log(np.maximum(of_label, 1e-12)))),
-        **RECIPES[run.config.recipe].figures(rows),
+        **RECIPES[run.config.recipe].figures(rows, test),
     }
 
 

@@ -1,7 +1,6 @@
 """A classifier that left as `.tflite`: text to ids, and ids to answers, without TensorFlow."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,9 @@ from keras_attention.export.inspect import inspect_tflite
 from keras_attention.export.parity import load_tflite
 from keras_attention.export.run_template import Text
 
-from .documents_options import SENTENCE_END
+from .sentence_cut import cut
 from .tflite_places import length_files
+from .told import TOLD
 
 SIGNATURE = "classify"
 
@@ -24,7 +24,9 @@ class ClassifierFile:
 
     Attributes:
         labels: the classes.
-        limit: pieces of a text, or sentences of a document, of which the first count.
+        recipe: what it was trained by.
+        limit: pieces of a text, or sentences of a document, of which the first count; of a story,
+            with its question, the last.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,14 +38,19 @@ class ClassifierFile:
         self._facts = facts
         self._runners = [load_tflite(file, SIGNATURE) for file in files]
         self._sizes = [runner.inputs["ids"][0] for runner in self._runners]
-        of_documents = facts["recipe"] == "documents"
-        self._read = _read_document if of_documents else _read_sentence
-        longest = facts["sentences" if of_documents else "max_length"]
+        self.recipe = facts["recipe"]
+        self._read, limit = _READ[self.recipe], facts[_LIMIT[self.recipe]]
+        longest = limit + (self.recipe == "stories")  # of a story with its question
         self.limit = min(longest, self._sizes[-1][1] or longest)
 
     def read(self, text: str) -> tuple[list, list]:
         """The ids of a text, and their pieces."""
         return self._read(text, self._side, {**self._facts, "limit": self.limit})
+
+    def told(self, pieces: list, found: dict[str, np.ndarray]) -> dict:
+        """What was read of one text, as `TOLD` says it."""
+        names = ("of_sentences", "of_words") if "of_words" in found else ("weights",)
+        return TOLD[self.recipe](pieces, *(found[name][0] for name in names))
 
     def __call__(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """What the file answers to ids (B, T) or (B, S, W).
@@ -75,14 +82,24 @@ def _read_sentence(text, side, facts):
 
 
 def _read_document(text, side, facts):
+    return _of_sentences(cut(text)[: facts["limit"]], side, facts)
+
+
+def _read_story(text, side, facts):
+    *story, question = cut(text)
+    kept = story[max(0, len(story) - facts["limit"] + 1) :]
+    ids, pieces = _of_sentences([question, *kept], side, facts)
+    if not kept:  # an empty sentence, for there is nothing of no length
+        ids.append([facts["pad_id"]] * facts["words"])
+    return ids, pieces
+
+
+def _of_sentences(sentences, side, facts):
     words, padding = facts["words"], facts["pad_id"]
-    marked = re.sub(SENTENCE_END, "\\1\x01", _stripped(text.replace("\x01", " ")))
-    cut = marked.split("\x01")[: facts["limit"]]
-    ids = [[*side.encode(part), facts["end_id"]][:words] for part in cut]
+    ids = [[*side.encode(part), facts["end_id"]][:words] for part in sentences]
     pieces = [[side.pieces[i] for i in part] for part in ids]
     return [[*part, *[padding] * (words - len(part))] for part in ids], pieces
 
 
-def _stripped(text):
-    """As `tf.strings.strip`, which knows no other spaces."""
-    return text.strip(" \t\n\v\f\r")
+_READ = {"sentences": _read_sentence, "documents": _read_document, "stories": _read_story}
+_LIMIT = {"sentences": "max_length", "documents": "sentences", "stories": "lines"}

@@ -79,7 +79,7 @@ def _fail(message: str, code: int) -> int:
 def _list(options) -> None:
     from . import data, labelled
 
-    names = (*data.NAMES, *labelled.NAMES)
+    names = (*data.NAMES, *labelled.NAMES, *labelled.STORIES)
     values = {
         "recipes": RECIPES,
         "data": {name: _where(name, data, options.data_dir) for name in names},
@@ -102,6 +102,9 @@ def _where(name, data, data_dir):
         "questions": ("generated questions of six kinds, embedded", None),
         "reviews": ("generated reviews, good or bad, embedded", None),
         "trec": ("questions of six kinds", "trec"),
+        "errands": ("generated stories with questions about them, embedded", None),
+        "babi": ("the 20 tasks of bAbI, 1,000 questions each", "babi/en"),
+        "babi-10k": ("the same with 10,000 questions each", "babi"),
         "imdb": ("film reviews, positive or negative", "imdb"),
     }[name]
     if folder is None:

@@ -6,18 +6,16 @@ document, and at both levels attention says which mattered. Text is cut into sen
 """
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import layers
 
 from keras_attention import AttentionPooling, HierarchicalAttention, attention_model
 
 from .batches import to_ids
-from .documents_options import SENTENCE_END, Config
+from .documents_options import Config
 from .precision import computing_in
+from .sentence_cut import sentences_of
 from .tokenizers import Tokenizer
-
-_CUT = "\x01"
 
 
 def build_model(
@@ -88,10 +86,7 @@ def reading(model: keras.Model) -> keras.Model:
 
 def ids_of(texts, tokenizer: Tokenizer, config: Config) -> tf.RaggedTensor:
     """Ids (B, S, W) of the sentences of texts, each with the end token behind it."""
-    texts = tf.convert_to_tensor(texts, tf.string)
-    texts = tf.strings.regex_replace(texts, _CUT, " ")
-    marked = tf.strings.regex_replace(tf.strings.strip(texts), SENTENCE_END, rf"\1{_CUT}")
-    sentences = tf.strings.split(marked, _CUT)[:, : config.sentences]  # (B, S)
+    sentences = sentences_of(texts)[:, : config.sentences]
     ids = to_ids(sentences.flat_values, tokenizer)[:, : config.words]
     return sentences.with_flat_values(ids)
 
@@ -101,16 +96,11 @@ def padded(ids: tf.RaggedTensor, config: Config) -> tf.Tensor:
     return ids.to_tensor(shape=[*[None] * (ids.shape.rank - 1), config.words])
 
 
-def told(pieces: list[list[str]], of_sentences: np.ndarray, of_words: np.ndarray) -> dict:
-    """What is said of a text beside its label: its sentences, and what was read of each."""
-    return {
-        "sentences": [
-            {"pieces": words, "weight": float(weight), "weights": weights[: len(words)].tolist()}
-            for words, weight, weights in zip(pieces, of_sentences, of_words, strict=False)
-        ]
-    }
+def augmented(ids: tf.RaggedTensor, config: Config, seed: int) -> tf.RaggedTensor:
+    """The ids of another pass: as they are."""
+    return ids
 
 
-def figures(rows: list[dict]) -> dict:
+def figures(rows: list[dict], test) -> dict:
     """What is measured beside accuracy: nothing."""
     return {}

@@ -7,8 +7,6 @@ from . import labelled
 from .texts_options import TextsConfig
 from .training_options import option
 
-# In RE2 and in Python: the end of a sentence, and the space that is not part of one.
-SENTENCE_END = r"([.!?]+[\"')\]]*)[ \t\n\f\r]+"
 LEVELS = ("both", "words", "sentences", "none")
 
 

@@ -25,6 +25,7 @@ from .data import (
 )
 
 NAMES = ("questions", "reviews", "trec", "imdb")
+STORIES = ("errands", "babi", "babi-10k")
 # In the order of their numbers in the files.
 _TREC = ("description", "entity", "abbreviation", "human", "location", "number")
 
@@ -89,7 +90,7 @@ def load(
     """Loads a named data set; `questions` and `reviews` are generated, others lie in a folder.
 
     Args:
-        name: one of `NAMES`.
+        name: one of `NAMES`, or of `STORIES`.
         data_dir: a folder that holds the data sets' folders.
         report: receives warnings, a line a call.
         seed: of the generator, and of what is held out for validation.
@@ -103,11 +104,19 @@ def load(
         from . import reviews
 
         return reviews.corpus(seed=seed)
+    if name == "errands":
+        from . import errands
+
+        return errands.corpus(seed=seed)
+    if name in STORIES:
+        from . import babi
+
+        return babi.load(name, data_dir, report, seed)
     if name == "trec":
         return _load_trec(data_dir, seed)
     if name == "imdb":
         return _load_imdb(data_dir, report)
-    raise DataError(f"No data set is called {name!r}; there are: {', '.join(NAMES)}.")
+    raise DataError(f"No data set is called {name!r}; there are: {', '.join(NAMES + STORIES)}.")
 
 
 def generated(rows: Labelled, sizes: tuple[int, int, int], name: str) -> LabelledCorpus:
@@ -206,7 +215,7 @@ def _split(found: Labelled, count: int, seed: int) -> tuple[Labelled, Labelled]:
 
 
 def _load_trec(data_dir, seed) -> LabelledCorpus:
-    paths = _named("trec", ("TREC.train.all", "TREC.test.all"), data_dir, "the TREC questions")
+    paths = named_files("trec", ("TREC.train.all", "TREC.test.all"), data_dir, "the TREC questions")
     train, test = (_read_trec(path) for path in paths)
     train, validation = _split(train, held_out(0.1, len(train.texts)), seed)
     return LabelledCorpus(train, validation, test, "trec", TextSide("spaces", "nfkc_lower"))
@@ -214,7 +223,7 @@ def _load_trec(data_dir, seed) -> LabelledCorpus:
 
 def _load_imdb(data_dir, report) -> LabelledCorpus:
     files = tuple(f"{part}.jsonl.xz" for part in ("train", "val", "test"))
-    paths = _named("imdb", files, data_dir, "the film reviews, as lines of JSON")
+    paths = named_files("imdb", files, data_dir, "the film reviews, as lines of JSON")
     names = {"0": "negative", "1": "positive"}
     parts = []
     for path in paths:
@@ -241,7 +250,12 @@ def _read_trec(path) -> Labelled:
     return found
 
 
-def _named(folder: str, files, data_dir, what: str) -> list[Path]:
+def named_files(folder: str, files, data_dir, what: str) -> list[Path]:
+    """The files of a named data set, which lie in a folder of its name.
+
+    Raises:
+        DataError: when they are not there, with what to put where.
+    """
     folders = data_folders(data_dir)
     paths = find_together(files, [place / folder for place in folders])
     if paths is None:

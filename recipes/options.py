@@ -14,6 +14,7 @@ from keras_attention.visualization import PICTURES
 from . import (
     documents_options,
     sentences_options,
+    stories_options,
     strategies,
     transformer_options,
     translation_options,
@@ -27,6 +28,7 @@ CONFIGS = {
         transformer_options,
         sentences_options,
         documents_options,
+        stories_options,
     )
 }
 RECIPES = {
@@ -34,6 +36,7 @@ RECIPES = {
     "transformer": "translation by attention alone, in an encoder and a decoder",
     "sentences": "kinds of sentences, by several hops (self-attentive) or dimensions (DiSAN)",
     "documents": "kinds of documents, by attention over words and sentences (HAN)",
+    "stories": "answers to questions about stories, by a memory that is read in hops",
 }
 
 EPILOG = """examples:
@@ -45,6 +48,7 @@ EPILOG = """examples:
   keras-attention predict runs/m30k "ein mann schläft ."
   keras-attention export runs/m30k --to tflite --quantize dynamic
   keras-attention predict runs/m30k/export/tflite-dynamic/translation.tflite "ein mann schläft ."
+  keras-attention train stories --data babi --out runs/babi
   keras-attention plot runs/m30k "ein mann schläft ." --out alignment.png
   keras-attention serve runs/m30k
   keras-attention launch --workers 2 -- \\

@@ -10,6 +10,8 @@ from keras_attention.export.run_template import Translator
 
 from .classifier_file import ClassifierFile
 from .data import DataError
+from .sentence_cut import say_what_is_left_out
+from .terminal import news
 from .tflite_places import length_files
 
 
@@ -57,6 +59,8 @@ def _translations(path, texts, greedy):
 
 def _classes(path, texts):
     file = ClassifierFile(path)
+    if file.recipe == "stories":
+        say_what_is_left_out(texts, file.limit - 1, news)
     rows = []
     for text in texts:
         ids, pieces = file.read(text)
@@ -68,20 +72,7 @@ def _classes(path, texts):
                 "label": file.labels[best],
                 "probability": float(probabilities[best]),
                 "probabilities": dict(zip(file.labels, map(float, probabilities), strict=True)),
-                **_told(pieces, found),
+                **file.told(pieces, found),
             }
         )
     return rows
-
-
-def _told(pieces, found):
-    """What was read of a text; behind its own there may be the weights of padding."""
-    if "of_words" not in found:
-        return {"pieces": pieces, "weights": found["weights"][0, :, : len(pieces)].tolist()}
-    rows = zip(pieces, found["of_sentences"][0], found["of_words"][0], strict=False)
-    return {
-        "sentences": [
-            {"pieces": part, "weight": float(weight), "weights": of[: len(part)].tolist()}
-            for part, weight, of in rows
-        ]
-    }

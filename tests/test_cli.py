@@ -52,7 +52,7 @@ def test_every_command_explains_itself(said):
     commands = "list demo train evaluate predict export inspect plot".split()
     code, out, _ = said("--help")
     assert code == 0 and all(any(line.strip().startswith(c) for line in out) for c in commands)
-    recipes = ["translation", "transformer", "sentences", "documents"]
+    recipes = ["translation", "transformer", "sentences", "documents", "stories"]
     for command in commands:
         code, out, _ = said(command, "--help")
         wanted = recipes if command == "train" else ["--json"]

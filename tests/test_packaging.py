@@ -102,7 +102,7 @@ def test_plain_install_brings_keras_and_numpy_only(installed):
 def test_extras_are_named_and_all_of_them_bounded(installed):
     distribution = metadata(installed.site)
     extras = "all baselines cli dev jax litert onnx plot quantization serving tensorboard"
-    extras = [*extras.split(" "), "tensorflow", "text"]
+    extras = [*extras.split(" "), "tensorflow", "text", "vectors"]
     assert sorted(distribution.metadata.get_all("Provides-Extra")) == extras
     unbounded = [line for line in distribution.requires if ">=" not in line]
     assert not unbounded

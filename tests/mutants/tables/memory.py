@@ -6,7 +6,7 @@ FILE = "keras_attention/memory.py"
 TESTS = tests_of("memory", "memory and reference")
 
 MUTANTS = [
-    Mutant(FILE, "(1.0 - 2.0 * order) * component", "(1.0 - order) * component", TESTS),
+    Mutant(FILE, "1.0 - 2.0 * order]", "1.0 - order]", TESTS),
     Mutant(
         FILE,
         "masking.combine_masks(readable, age < self.temporal)",
