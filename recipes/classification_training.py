@@ -51,7 +51,7 @@ def batches(
         seed: of the order; None leaves the rows as they are.
     """
     recipe, batch_size = RECIPES[config.recipe], config.batch_size
-    if seed is not None:
+    if seed is not None and hasattr(recipe, "augmented"):
         ids = recipe.augmented(ids, config, seed)
     rows = tf.data.Dataset.from_tensor_slices((ids, labels))
     if seed is not None:
@@ -133,6 +133,11 @@ class _Training:
         return recipe.ids_of(part.texts, self._tokenizer, self._config), classes
 
     def batches(self, epoch):
+        recipe = RECIPES[self._config.recipe]
+        if hasattr(recipe, "begin_epoch"):
+            changed = recipe.begin_epoch(self.trainer.model, epoch, self._config)
+            if changed:
+                self.trainer.retrace()
         seed = self._config.seed * 1000 + epoch
         return batches(self._config, *self._training, self.form, seed)
 

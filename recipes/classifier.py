@@ -19,7 +19,8 @@ from .texts_options import TextsConfig
 from .tokenizers import Tokenizer
 from .told import TOLD
 
-# A recipe has `Config`, `model_of`, `reading`, `ids_of`, `padded`, `augmented` and `figures`.
+# A recipe has `Config`, `model_of`, `reading`, `ids_of`, `padded` and `figures`, and may have
+# `augmented`, other ids for each pass, and `begin_epoch`, which changes the model in training.
 RECIPES = {module.Config.recipe: module for module in (sentences, documents, stories)}
 LABELS = "labels.txt"
 

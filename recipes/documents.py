@@ -96,11 +96,6 @@ def padded(ids: tf.RaggedTensor, config: Config) -> tf.Tensor:
     return ids.to_tensor(shape=[*[None] * (ids.shape.rank - 1), config.words])
 
 
-def augmented(ids: tf.RaggedTensor, config: Config, seed: int) -> tf.RaggedTensor:
-    """The ids of another pass: as they are."""
-    return ids
-
-
 def figures(rows: list[dict], test) -> dict:
     """What is measured beside accuracy: nothing."""
     return {}

@@ -85,6 +85,11 @@ class JaxSteps:
                     variable.assign(np.asarray(value))
         self._old = False
 
+    def retrace(self) -> None:
+        """Trace the steps anew when they are next run."""
+        self._compiled_train.clear_cache()
+        self._compiled_test.clear_cache()
+
     def train(self, inputs, labels, weights, learning_rate: float) -> tuple[float, np.ndarray]:
         """Train on a batch; its weight, and the sum of the loss in a vector."""
         # The step consumes the state: should it fail there is none, and the model's is whole.

@@ -146,11 +146,6 @@ def padded(ids: tf.RaggedTensor, config: Config) -> tf.Tensor:
     return ids.to_tensor() if isinstance(ids, tf.RaggedTensor) else tf.identity(ids)
 
 
-def augmented(ids: tf.RaggedTensor, config: Config, seed: int) -> tf.RaggedTensor:
-    """The ids of another pass: as they are."""
-    return ids
-
-
 def figures(rows: list[dict], test) -> dict:
     """What is measured beside accuracy: how much hops read the same, 0 where no two do."""
     return {"redundancy": float(np.mean([redundancy(row["weights"]) for row in rows]))}

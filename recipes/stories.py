@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from keras_attention import KeyValueMemory, attention_model
+from keras_attention import KeyValueMemory, attention_model, linear, softmax
 
 from .batches import to_ids
 from .data import DataError
@@ -150,6 +150,14 @@ def augmented(ids: tf.RaggedTensor, config: Config, seed: int) -> tf.RaggedTenso
     return tf.RaggedTensor.from_row_splits(
         tf.gather(lines, np.argsort(places, kind="stable")), ids.row_splits + added
     )
+
+
+def begin_epoch(model: keras.Model, epoch: int, config: Config) -> bool:
+    """Linear start: the first epochs read without softmax. Whether the model is another now."""
+    memory = model.get_layer("memory")
+    before = memory.normalizer
+    memory.normalizer = linear if epoch <= config.linear_start else softmax
+    return memory.normalizer is not before
 
 
 def figures(rows: list[dict], test) -> dict:

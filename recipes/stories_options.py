@@ -14,7 +14,7 @@ class Config(TextsConfig):
 
     recipe = "stories"
     embedded = "errands"
-    small: ClassVar[dict] = {"units": 32, "epochs": 30, "lines": 12, "words": 8}
+    small: ClassVar[dict] = {"units": 32, "epochs": 30, "linear_start": 10, "lines": 12, "words": 8}
 
     data: str = option("errands", "data", "a named data set", labelled.STORIES)
     tasks: str | None = option(
@@ -24,6 +24,9 @@ class Config(TextsConfig):
     words: int = option(16, "data", "most pieces of a sentence; of more the first count")
     hops: int = option(3, "model", "how often the story is read for a question")
     units: int = option(50, "model", "width of what is read")
+    linear_start: int = option(
+        20, "training", "epochs that begin without softmax, until what is to be read is found"
+    )
     noise: float = option(
         0.1, "training", "share of empty sentences that are put between those of a story"
     )

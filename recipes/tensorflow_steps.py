@@ -66,6 +66,10 @@ class TensorFlowSteps:
     def write_back(self) -> None:
         """Nothing to do: see `held`."""
 
+    def retrace(self) -> None:
+        """Trace the steps anew when they are next run."""
+        self._compiled.clear()
+
     def train(self, inputs, labels, weights, learning_rate: float) -> tuple[float, np.ndarray]:
         """Train on a batch; its weight, and the sum of the loss in a vector."""
         self._optimizer.learning_rate.assign(learning_rate)

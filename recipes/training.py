@@ -152,6 +152,13 @@ class Trainer:
     def traces(self) -> int:
         return self._steps.traces
 
+    def retrace(self) -> None:
+        """Compile the steps anew, for a model of which something other than weights was changed.
+
+        As Keras's `compile` does; weights and the state of the optimizer stay.
+        """
+        self._steps.retrace()
+
     def evaluate(self, batches: Batches) -> Figures:
         """Means over the real labels: the loss (without smoothing) and the metrics.
 
