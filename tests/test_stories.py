@@ -6,6 +6,8 @@ import os
 import numpy as np
 import pytest
 
+from keras_attention import linear, softmax
+
 pytestmark = [
     pytest.mark.tensorflow("recipes are exported on TensorFlow"),
     pytest.mark.xdist_group("stories"),  # one worker trains the model, not each
@@ -209,6 +211,20 @@ def test_empty_sentences_are_put_between_those_of_a_story():
     some = stories.augmented(ids, Config(noise=0.5), 3).to_list()
     assert [[line for line in row if line != [2]] for row in some] == ids.to_list()
     assert some == stories.augmented(ids, Config(noise=0.5), 3).to_list()
+
+
+def test_a_start_without_softmax_ends():
+    model = stories.build_model(20, 4, units=5, lines=6)
+    memory, config = model.get_layer("memory"), Config(linear_start=2)
+    changed, normalizers = [], []
+    for epoch in (1, 2, 3, 4):
+        changed.append(stories.begin_epoch(model, epoch, config))
+        normalizers.append(memory.normalizer)
+    assert changed == [True, False, True, False]
+    assert normalizers == [linear, linear, softmax, softmax]
+    # One that goes on behind the start has softmax at once.
+    other = stories.build_model(20, 4, units=5, lines=6)
+    assert not stories.begin_epoch(other, 3, config)
 
 
 def test_supports_that_some_hop_read_most():

@@ -568,6 +568,22 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["figures.json"]
 
 
+def test_a_model_that_was_changed_is_traced_anew():
+    tokens = keras.Input((None,), dtype="int32", name="tokens")
+    x = keras.layers.Embedding(VOCABULARY, 6)(tokens)
+    bent = keras.layers.Activation("linear")
+    model = keras.Model(tokens, keras.layers.Dense(VOCABULARY)(bent(x)))
+    batch = [rows(4, 0)]
+    trainer = Trainer(model)
+    before = trainer.evaluate(batch)["loss"]
+    bent.activation = keras.activations.sigmoid
+    assert trainer.evaluate(batch)["loss"] == before
+    trainer.retrace()
+    after = trainer.evaluate(batch)["loss"]
+    assert after != before
+    assert after == pytest.approx(Trainer(model).evaluate(batch)["loss"], rel=1e-6)
+
+
 def test_folders_that_a_failed_write_made_are_gone(tmp_path):
     (tmp_path / "kept").mkdir()
     path = tmp_path / "kept" / "new" / "newer" / "figures.json"
