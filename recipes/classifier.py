@@ -108,6 +108,7 @@ def classify(run: Run, texts: Sequence[str], batch_size: int = 64) -> list[dict]
     """
     recipe, answer = RECIPES[run.config.recipe], answers(run)
     ids = recipe.ids_of(texts, run.tokenizer, run.config)
+    pieces = ids.with_flat_values(run.tokenizer.pieces(ids.flat_values)).to_list()
     results: list[dict] = [{} for _ in texts]
     for rows, given in in_batches(run, ids, batch_size):
         for row, of_row, *read in zip(rows, *answer(given), strict=True):
@@ -116,7 +117,7 @@ def classify(run: Run, texts: Sequence[str], batch_size: int = 64) -> list[dict]
                 "label": run.labels[best],
                 "probability": float(of_row[best]),
                 "probabilities": dict(zip(run.labels, map(float, of_row), strict=True)),
-                **TOLD[recipe.Config.recipe](_pieces(run.tokenizer, ids[row]), *read),
+                **TOLD[recipe.Config.recipe](_decoded(pieces[row]), *read),
             }
     return results
 
@@ -132,10 +133,8 @@ def in_batches(
         yield rows, padded.numpy()
 
 
-def _pieces(tokenizer, ids):
-    if isinstance(ids, tf.RaggedTensor):
-        return [_pieces(tokenizer, row) for row in ids]
-    return [piece.decode() for piece in tokenizer.pieces(ids).numpy()]
+def _decoded(pieces):
+    return [_decoded(part) if isinstance(part, list) else part.decode() for part in pieces]
 
 
 def evaluate(
