@@ -32,7 +32,8 @@ from .tokenizers import END_ID, PADDING_ID, START_ID
 from .translator import decoding_of, load_corpus, model_of, search_function, translate
 
 _CALIBRATED_TEXTS = 100
-_CALIBRATED_STEPS = 3  # of each text; all of them are seen in `greedy`
+_EXACT = (None, "float16")  # quantisations whose whole searches are compared
+_FIRST_STEPS = 3  # of each text; all of them are seen in `greedy`
 
 
 def export(
@@ -149,6 +150,9 @@ def _export_tflite(run, path, quantize, shapes, texts, verify):
     if shapes == "static":
         functions = _of_length(functions, *lengths)
     calls = [compared_calls(run, length) for length in lengths]
+    if quantize not in _EXACT:
+        # A score sums up the steps of a search, and with it what rounding does to each.
+        calls = [_calls_by_step(run, [c["source"] for c in found["encode"]]) for found in calls]
     path = Path(path or default_place(run.folder, "translation", quantize, shapes))
     export_tflite(
         functions,
@@ -183,17 +187,23 @@ def calibration_calls(run: Run, texts: Sequence[str]) -> dict[str, list[dict]]:
     """What the signatures are called with while these texts are translated."""
     if not texts:
         raise RunError("ranges of integers are fitted to texts, and there are none")
+    ids = to_ids(texts, run.source)[:, : run.config.max_length]
+    sources = [ids[row : row + 1].to_tensor().numpy() for row in range(len(texts))]
+    return {
+        "greedy": [{"source": source} for source in sources],
+        **_calls_by_step(run, sources),
+    }
+
+
+def _calls_by_step(run, sources):
+    """What `encode` and `decode_step` are called with in the first steps of translations."""
     functions = signatures_of(signatures(decoding_of(run), run.config))
     encode, step = (functions[name].concrete() for name in ("encode", "decode_step"))
-    calls = {"encode": [], "decode_step": [], "greedy": []}
-    ids = to_ids(texts, run.source)
-    for row in range(len(texts)):
-        source = {"source": ids[row : row + 1, : run.config.max_length].to_tensor().numpy()}
-        calls["encode"].append(source)
-        calls["greedy"].append(source)
-        memory = encode(source=tf.constant(source["source"]))
-        token = tf.constant([START_ID])
-        for _ in range(_CALIBRATED_STEPS):
+    calls = {"encode": [{"source": source} for source in sources], "decode_step": []}
+    for source in sources:
+        memory = encode(source=tf.constant(source))
+        token = tf.fill([len(source)], START_ID)
+        for _ in range(_FIRST_STEPS):
             given = {"token": token, **memory}
             calls["decode_step"].append({name: x.numpy() for name, x in given.items()})
             found = step(**given)

@@ -24,8 +24,8 @@ from keras_attention.recipes.options import CONFIGS  # noqa: E402
 QUANTIZATIONS = (None, "float16", "dynamic", "int8")
 SHAPES = ("dynamic", "static")
 RECIPES = {
-    "bahdanau": ("translation", {"attention": "bahdanau"}),
-    "luong": ("translation", {"attention": "luong"}),
+    "bahdanau": ("translation", {}),
+    "luong": ("translation", {"attention": "bilinear", "query": "current"}),
     "plain": ("translation", {"attention": "none"}),
     "transformer": ("transformer", {}),
     "self-attentive": ("sentences", {"model": "self-attentive"}),

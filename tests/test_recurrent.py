@@ -235,6 +235,18 @@ def test_wrong_states(made):
         LUONG.outputs(layer, {**inputs, "initial_state": (np.zeros((B, U)),)})
 
 
+def test_a_token_that_comes_embedded_with_a_mask():
+    """Cells that are given nothing else would warn of it, and a warning is an error here."""
+    embedding = keras.layers.Embedding(9, 4, mask_zero=True)
+    decoder = ka.AttentionDecoder(6, query="current", input_feeding=False)
+    memory, tokens = np.ones((2, 5, 3), "float32"), np.array([[1, 2], [3, 0]])
+    decoder(embedding(tokens), memory)
+    values, keys = decoder.prepare_memory(memory)
+    states = decoder.initial_state(2)
+    output, _, _ = decoder.step(embedding(tokens[:, 0]), states, values, keys)
+    assert tuple(output.shape) == (2, 6)
+
+
 def test_only_the_options_that_are_used_have_weights():
     layer = ka.AttentionDecoder(8, use_bias=False)
     layer.build((B, T, DQ), (B, S, DV))
