@@ -143,10 +143,14 @@ class _Training:
 
     def validate(self):
         found = self.trainer.evaluate(batches(self._config, *self._validation, self.form))
-        return {"loss": found["loss"], "accuracy": 100 * found["token_accuracy"]}
+        figures = {"loss": found["loss"], "accuracy": 100 * found["token_accuracy"]}
+        recipe = RECIPES[self._config.recipe]
+        if hasattr(recipe, "is_settled"):
+            figures["settled"] = recipe.is_settled(self.trainer.model)
+        return figures
 
     def best_by(self, figures):
-        return figures["accuracy"], -figures["loss"]
+        return figures.get("settled", True), figures["accuracy"], -figures["loss"]
 
     def told(self, figures):
         return f"validation accuracy {figures['accuracy']:.2f} %, loss {figures['loss']:.3f}"

@@ -20,7 +20,8 @@ from .tokenizers import Tokenizer
 from .told import TOLD
 
 # A recipe has `Config`, `model_of`, `reading`, `ids_of`, `padded` and `figures`, and may have
-# `augmented`, other ids for each pass, and `begin_epoch`, which changes the model in training.
+# `augmented`, other ids for each pass, `begin_epoch`, which changes the model in training, and
+# `is_settled`, which says whether that has ended.
 RECIPES = {module.Config.recipe: module for module in (sentences, documents, stories)}
 LABELS = "labels.txt"
 

@@ -41,7 +41,8 @@ def shaded(row: dict) -> list[Shaded]:
 def as_text(row: Shaded) -> str:
     """The pieces of a row, each before a block as dark as it was read."""
     highest = max([*row.weights, 1e-9])
-    blocks = (SHADES[min(int(5 * weight / highest), 4)] for weight in row.weights)
+    # Of weights that are no shares, as in a linear start, some may be negative.
+    blocks = (SHADES[max(0, min(int(5 * weight / highest), 4))] for weight in row.weights)
     return " ".join(f"{piece}{block}" for piece, block in zip(row.pieces, blocks, strict=True))
 
 

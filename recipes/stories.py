@@ -153,11 +153,21 @@ def augmented(ids: tf.RaggedTensor, config: Config, seed: int) -> tf.RaggedTenso
 
 
 def begin_epoch(model: keras.Model, epoch: int, config: Config) -> bool:
-    """Linear start: the first epochs read without softmax. Whether the model is another now."""
+    """Linear start: the first epochs, half of all at most, read without softmax.
+
+    Returns:
+        Whether the model is another now.
+    """
     memory = model.get_layer("memory")
     before = memory.normalizer
-    memory.normalizer = linear if epoch <= config.linear_start else softmax
+    start = min(config.linear_start, config.epochs // 2)
+    memory.normalizer = linear if epoch <= start else softmax
     return memory.normalizer is not before
+
+
+def is_settled(model: keras.Model) -> bool:
+    """Whether it reads as it will in the end: before, no epoch is the best."""
+    return model.get_layer("memory").normalizer is softmax
 
 
 def figures(rows: list[dict], test) -> dict:

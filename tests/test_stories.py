@@ -26,6 +26,7 @@ from keras_attention.recipes import (  # noqa: E402
     stories,
 )
 from keras_attention.recipes.data import DataError  # noqa: E402
+from keras_attention.recipes.highlight import Shaded, as_text  # noqa: E402
 from keras_attention.recipes.predict_file import predict_by_file  # noqa: E402
 from keras_attention.recipes.stories_options import Config  # noqa: E402
 from keras_attention.recipes.tokenizers import END_ID, SPECIAL, Tokenizer  # noqa: E402
@@ -220,11 +221,26 @@ def test_a_start_without_softmax_ends():
     for epoch in (1, 2, 3, 4):
         changed.append(stories.begin_epoch(model, epoch, config))
         normalizers.append(memory.normalizer)
+        assert stories.is_settled(model) == (epoch > 2)
     assert changed == [True, False, True, False]
     assert normalizers == [linear, linear, softmax, softmax]
     # One that goes on behind the start has softmax at once.
     other = stories.build_model(20, 4, units=5, lines=6)
     assert not stories.begin_epoch(other, 3, config)
+    assert not stories.begin_epoch(other, 1, Config(linear_start=2, epochs=1))
+
+
+def test_an_epoch_of_the_start_is_never_kept(tmp_path):
+    config = Config(**{**Config.small, "epochs": 4, "linear_start": 2, "learning_rate": 1e-5})
+    figures = classification_training.train(config, tmp_path / "run", report=lambda line: None)
+    assert figures["best_epoch"] > 2
+    run = classifier.load_run(tmp_path / "run")
+    assert run.model.get_layer("memory").normalizer is softmax
+
+
+def test_weights_that_are_no_shares_are_shown():
+    row = Shaded("hop 1", ["a", "b", "c"], [-2.0, 0.5, 1.0])
+    assert as_text(row) == "a  b▒ c█"
 
 
 def test_supports_that_some_hop_read_most():
