@@ -58,7 +58,7 @@ def _bags(words, mask=None):
 def _encoded(bags):
     depth = bags.shape[-1]
     component = ops.arange(1, depth + 1, dtype=wide_dtype(bags.dtype)) / depth  # k/d, (D,)
-    return bags[..., 0, :] - ops.cast(component, bags.dtype) * bags[..., 1, :]
+    return bags[..., 0, :] - bags[..., 1, :] * ops.cast(component, bags.dtype)
 
 
 class _Update(KernelLayer):

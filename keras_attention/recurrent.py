@@ -273,8 +273,8 @@ class AttentionDecoder(KernelLayer):
     def _move(self, inputs, states):
         """Run the cells, bottom first."""
         count = _STATES[self.cell]
-        # Of a single part, too: an embedding's mask, which cells warn of, does not go through this.
-        output = ops.concatenate(inputs, axis=-1)
+        # A copy has no mask; of that of an embedding, which comes with its output, cells warn.
+        output = ops.copy(inputs[0]) if len(inputs) == 1 else ops.concatenate(inputs, axis=-1)
         moved = []
         for i, cell in enumerate(self._cells):
             output, new = cell(output, list(states[i * count : (i + 1) * count]))
