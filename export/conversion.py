@@ -33,6 +33,10 @@ ADVICE = {
     "Regex": "strings are prepared outside: give ids to the model",
     "Max and min for dynamic tensors": INTEGERS_IN_16_BITS,
     "Empty min/max": INTEGERS_IN_16_BITS,
+    "failed to prepare": (
+        "calibration resizes the inputs of a call one after the other, and sizes that do not fit "
+        "meanwhile stop it: give all examples of a signature of several inputs the same sizes"
+    ),
 }
 
 # Names that stand in much that a converter prints.

@@ -32,7 +32,6 @@ from .tokenizers import END_ID, PADDING_ID, START_ID
 from .translator import decoding_of, load_corpus, model_of, search_function, translate
 
 _CALIBRATED_TEXTS = 100
-_EXACT = (None, "float16")  # quantisations whose whole searches are compared
 _FIRST_STEPS = 3  # of each text; all of them are seen in `greedy`
 
 
@@ -159,7 +158,7 @@ def _export_tflite(run, path, quantize, shapes, texts, verify):
     if shapes == "static":
         functions = _of_length(functions, *lengths)
     calls = [compared_calls(run, length) for length in lengths]
-    if quantize not in _EXACT:
+    if quantize is not None:
         # A score sums up the steps of a search, and with it what rounding does to each.
         calls = [_calls_by_step(run, [c["source"] for c in found["encode"]]) for found in calls]
     path = Path(path or default_place(run.folder, "translation", quantize, shapes))
@@ -198,9 +197,10 @@ def calibration_calls(run: Run, texts: Sequence[str]) -> dict[str, list[dict]]:
         raise RunError("ranges of integers are fitted to texts, and there are none")
     ids = to_ids(texts, run.source)[:, : run.config.max_length]
     sources = [ids[row : row + 1].to_tensor().numpy() for row in range(len(texts))]
+    padded = ids.to_tensor().numpy()  # see `ADVICE` of export/conversion.py: of one shape
     return {
         "greedy": [{"source": source} for source in sources],
-        **_calls_by_step(run, sources),
+        **_calls_by_step(run, [padded[row : row + 1] for row in range(len(texts))]),
     }
 
 

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers, ops
 
 import keras_attention as ka
@@ -153,6 +154,33 @@ def test_examples_are_those_of_the_signatures(model, tmp_path):
             representative_data={"serving_default": EXAMPLES},
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_examples_of_several_inputs_want_one_size(tmp_path):
+    def chosen(values, places):
+        return {"found": tf.where(places > 0, tf.tanh(values), values @ tf.ones((4, 4)))}
+
+    arguments = {
+        "values": tf.TensorSpec((1, None, 4), tf.float32),
+        "places": tf.TensorSpec((1, None, 1), tf.float32),
+    }
+
+    def export(*lengths):
+        calls = [
+            {"values": RANDOM.normal(size=(1, n, 4)), "places": RANDOM.normal(size=(1, n, 1))}
+            for n in lengths
+        ]
+        return export_tflite(
+            {"choose": (chosen, arguments)},
+            tmp_path / "a.tflite",
+            quantization="int8",
+            representative_data={"choose": calls},
+        )
+
+    # An upgrade that takes them shows here: then the advice can go.
+    with pytest.raises(ExportError, match=r"all examples of a signature .* the same sizes"):
+        export(3, 10)
+    assert export(10, 10).exists()
 
 
 @pytest.mark.slow
