@@ -1,16 +1,17 @@
 """Stories: questions about them, answered by a memory that is read in several hops.
 
-The end-to-end memory network of Sukhbaatar et al.: each sentence of the story is a slot, the
-question addresses them, and what it reads becomes the next question. A text is a story with its
-question as the last sentence; the answer is one of those that training has seen.
+The question addresses the slots of the memory, and what it reads becomes the next question. In
+the end-to-end memory network of Sukhbaatar et al. each sentence of the story is a slot, in the
+key-value memory network of Miller et al. each word, with its sentence as the key. A text is a story
+with its question as the last sentence; the answer is one of those that training has seen.
 """
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import layers
+from keras import layers, ops
 
-from keras_attention import KeyValueMemory, attention_model, linear, softmax
+from keras_attention import KeyValueMemory, attention_model, linear, position_encoding, softmax
 
 from .batches import to_ids
 from .data import DataError
@@ -18,7 +19,7 @@ from .labelled import LabelledCorpus
 from .precision import computing_in
 from .sentence_cut import cut, sentences_of
 from .stories_options import Config
-from .tokenizers import END_ID, Tokenizer
+from .tokenizers import END_ID, PADDING_ID, Tokenizer
 
 SOLVED = 5.0  # percent of errors at most
 
@@ -27,9 +28,11 @@ def build_model(
     vocabulary_size: int,
     classes: int,
     *,
+    model: str = "memn2n",
     hops: int = 3,
     units: int = 50,
     lines: int = 50,
+    words: int = 16,
     dropout: float = 0.0,
     seed: int = 0,
 ) -> keras.Model:
@@ -42,11 +45,22 @@ def build_model(
     (None, 6)
 
     Reference:
-        Sukhbaatar, Szlam, Weston, Fergus, "End-To-End Memory Networks", NeurIPS 2015: adjacent
-        tying, position encoding, temporal encoding. The matrix of the answers is not tied.
+        `memn2n`: Sukhbaatar, Szlam, Weston, Fergus, "End-To-End Memory Networks", NeurIPS 2015:
+        adjacent tying, position encoding, temporal encoding. The matrix of the answers is not
+        tied. `key-value`: Miller et al., "Key-Value Memory Networks for Directly Reading
+        Documents", EMNLP 2016, section 3.2, windows with their center encoded apart; here a window
+        is a sentence, every word is a center, and sentences are encoded as in the other.
     """
     small = keras.initializers.RandomNormal(stddev=0.1, seed=seed)
-    ids = keras.Input((None, None), dtype="int32", name="ids")
+    ids = keras.Input((None, words), dtype="int32", name="ids")
+    read = {"memn2n": _of_sentences, "key-value": _of_windows}[model]
+    x = read(ids, vocabulary_size, hops=hops, units=units, lines=lines, initializer=small)
+    x = layers.Dropout(dropout, seed=seed)(x)
+    answer = layers.Dense(classes, use_bias=False, kernel_initializer=small, name="logits")
+    return keras.Model(ids, answer(x), name="stories")
+
+
+def _of_sentences(ids, vocabulary_size, hops, units, lines, initializer):
     # Words as they are told apart, one-hot: the matrices of the memory are their embeddings.
     words = layers.Embedding(
         vocabulary_size,
@@ -62,13 +76,34 @@ def build_model(
         units=units,
         tying="adjacent",
         temporal=lines,
-        kernel_initializer=small,
+        kernel_initializer=initializer,
         name="memory",
     )
-    x = memory(words(ids[:, 0]), words(ids[:, 1:]))
-    x = layers.Dropout(dropout, seed=seed)(x)
-    answer = layers.Dense(classes, use_bias=False, kernel_initializer=small, name="logits")
-    return keras.Model(ids, answer(x), name="stories")
+    return memory(words(ids[:, 0]), words(ids[:, 1:]))
+
+
+def _of_windows(ids, vocabulary_size, hops, units, lines, initializer):
+    """Each word is a slot. Its key is the sentence around it and, by a matrix of its own, the word;
+    its value is the word, by a third."""
+
+    def embedding(size, name):
+        return layers.Embedding(size, units, embeddings_initializer=initializer, name=name)
+
+    words = embedding(vocabulary_size, "embedding")
+    question, story = ids[:, 0], ids[:, 1:]
+    told = story[:, :, 0] != PADDING_ID  # (B, S)
+    newer = ops.cumsum(ops.cast(told, "int32")[:, ::-1], axis=1)[:, ::-1] - 1
+    age = embedding(lines, "age")(ops.clip(newer, 0, lines - 1))
+    window = position_encoding(words(story), story != PADDING_ID) + age  # (B, S, U)
+    keys = ops.expand_dims(window, 2) + embedding(vocabulary_size, "center")(story)
+    values = embedding(vocabulary_size, "value")(story)  # (B, S, W, U)
+    memory = KeyValueMemory(hops, kernel_initializer="identity", name="memory")
+    return memory(
+        position_encoding(words(question), question != PADDING_ID),
+        layers.Reshape((-1, units), name="keys")(keys),
+        layers.Reshape((-1, units), name="values")(values),
+        key_mask=layers.Reshape((-1,), name="centers")(story > END_ID),
+    )
 
 
 def model_of(config: Config, vocabulary_size: int, classes: int) -> keras.Model:
@@ -77,9 +112,11 @@ def model_of(config: Config, vocabulary_size: int, classes: int) -> keras.Model:
         return build_model(
             vocabulary_size,
             classes,
+            model=config.model,
             hops=config.hops,
             units=config.units,
             lines=config.lines,
+            words=config.words,
             dropout=config.dropout,
             seed=config.seed,
         )
@@ -87,9 +124,13 @@ def model_of(config: Config, vocabulary_size: int, classes: int) -> keras.Model:
 
 def reading(model: keras.Model) -> keras.Model:
     """The model with what it read: ids (B, 1 + S, W) to logits (B, C) and weights (B, K, S) of the
-    sentences in each hop."""
+    sentences in each hop; of a slot for each word, the sums over those of a sentence."""
     logits, found = attention_model(model).output
-    return keras.Model(model.inputs[0], [logits, found["memory"]], name="reading")
+    weights, memory = found["memory"], model.get_layer("memory")
+    if memory.units is None:
+        words = model.inputs[0].shape[2]
+        weights = ops.sum(layers.Reshape((memory.hops, -1, words))(weights), axis=-1)
+    return keras.Model(model.inputs[0], [logits, weights], name="reading")
 
 
 def of_tasks(corpus: LabelledCorpus, tasks: str | None) -> LabelledCorpus:

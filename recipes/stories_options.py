@@ -7,6 +7,8 @@ from . import labelled
 from .texts_options import TextsConfig
 from .training_options import option
 
+MODELS = ("memn2n", "key-value")
+
 
 @dataclasses.dataclass(frozen=True)
 class Config(TextsConfig):
@@ -22,10 +24,17 @@ class Config(TextsConfig):
     )
     lines: int = option(50, "data", "most sentences of a story; of more the last count")
     words: int = option(16, "data", "most pieces of a sentence; of more the first count")
+    model: str = option(
+        "memn2n",
+        "model",
+        "what is a slot of the memory: a sentence (end-to-end memory network), or a word, with its "
+        "sentence as the key (key-value memory network)",
+        MODELS,
+    )
     hops: int = option(3, "model", "how often the story is read for a question")
     units: int = option(50, "model", "width of what is read")
     linear_start: int = option(
-        20, "training", "epochs that begin without softmax, until what is to be read is found"
+        20, "training", "epochs that begin without softmax, until what is to be read is found; 0: none"
     )
     noise: float = option(
         0.1, "training", "share of empty sentences that are put between those of a story"

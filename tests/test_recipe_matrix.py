@@ -31,9 +31,10 @@ RECIPES = {
     "self-attentive": ("sentences", {"model": "self-attentive"}),
     "disan": ("sentences", {"model": "disan"}),
     "documents": ("documents", {}),
-    "stories": ("stories", {}),
+    "memn2n": ("stories", {}),
+    "key-value": ("stories", {"model": "key-value"}),
 }
-WITHOUT_LOOPS = ("disan", "stories")
+WITHOUT_LOOPS = ("disan", "memn2n", "key-value")
 MOST = 0.5  # points of the task that a file may lose, but for integers in fitted ranges
 
 

@@ -28,7 +28,7 @@ from keras_attention.recipes import (  # noqa: E402
 from keras_attention.recipes.data import DataError  # noqa: E402
 from keras_attention.recipes.highlight import Shaded, as_text  # noqa: E402
 from keras_attention.recipes.predict_file import predict_by_file  # noqa: E402
-from keras_attention.recipes.stories_options import Config  # noqa: E402
+from keras_attention.recipes.stories_options import MODELS, Config  # noqa: E402
 from keras_attention.recipes.tokenizers import END_ID, SPECIAL, Tokenizer  # noqa: E402
 
 REAL = os.environ.get("KERAS_ATTENTION_DATA")
@@ -175,15 +175,62 @@ def test_babi_is_as_it_is_counted(name, questions, tasks):
 # The model and what it is given.
 
 
-def test_padding_changes_nothing():
-    reading = stories.reading(stories.build_model(20, 4, units=5, lines=6))
-    ids = np.array([[[4, 5, 0], [6, 7, 8], [9, 2, 0]], [[5, 4, 0], [7, 2, 0], [0, 0, 0]]], "int32")
-    logits, weights = map(np.asarray, reading(ids))
-    more, wider = map(np.asarray, reading(np.pad(ids, [(0, 0), (0, 2), (0, 1)])))
+IDS = np.array([[[4, 5, 0], [6, 7, 8], [9, 2, 0]], [[5, 4, 0], [7, 2, 0], [0, 0, 0]]], "int32")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_padding_changes_nothing(model):
+    one, other = (
+        stories.build_model(20, 4, model=model, units=5, lines=6, words=words) for words in (3, 4)
+    )
+    other.set_weights(one.get_weights())
+    logits, weights = map(np.asarray, stories.reading(one)(IDS))
+    padded = np.pad(IDS, [(0, 0), (0, 2), (0, 1)])
+    more, wider = map(np.asarray, stories.reading(other)(padded))
     np.testing.assert_allclose(more, logits, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(wider[..., :2], weights, rtol=1e-4, atol=1e-5)
     assert weights.shape == (2, 3, 2) and not wider[..., 2:].any() and not weights[1, :, 1].any()
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+def test_key_value_slots_are_words_with_their_sentence_as_the_key():
+    model = stories.build_model(20, 4, model="key-value", hops=2, units=5, lines=6, words=3)
+    draw = np.random.default_rng(0)
+    model.set_weights([draw.normal(size=w.shape) for w in model.get_weights()])
+    at = {w.path.split("/")[0]: w.numpy().astype(float) for w in model.weights[:4]}
+    maps = [w.numpy().astype(float) for w in model.get_layer("memory").weights]
+    logits, weights = map(np.asarray, stories.reading(model)(IDS))
+
+    def encoded(line):
+        words = [word for word in line if word]
+        count, k = len(words), np.arange(1, 6) / 5
+        parts = [
+            ((1 - j / count) - k * (1 - 2 * j / count)) * at["embedding"][word]
+            for j, word in enumerate(words, start=1)
+        ]
+        return sum(parts, np.zeros(5))
+
+    for row, (question, *story) in enumerate(IDS):
+        told = [line for line in story if line.any()]
+        slots = [
+            (place, encoded(line) + at["age"][len(told) - 1 - place] + at["center"][word], word)
+            for place, line in enumerate(told)
+            for word in line
+            if word not in (0, END_ID)
+        ]
+        query = encoded(question)
+        for hop, r in enumerate(maps):
+            scores = np.exp([query @ key for _, key, _ in slots])
+            found = scores / scores.sum()
+            read = sum(a * at["value"][word] for a, (_, _, word) in zip(found, slots, strict=True))
+            query = r.T @ (query + read)
+            of_lines = [
+                sum(a for a, (at_line, _, _) in zip(found, slots, strict=True) if at_line == place)
+                for place in range(len(told))
+            ]
+            np.testing.assert_allclose(weights[row, hop, : len(told)], of_lines, rtol=1e-4)
+        answers = model.get_layer("logits").kernel.numpy().astype(float)
+        np.testing.assert_allclose(logits[row], query @ answers, rtol=1e-4)
 
 
 def tokenizer_of(*words):
@@ -228,6 +275,7 @@ def test_a_start_without_softmax_ends():
     other = stories.build_model(20, 4, units=5, lines=6)
     assert not stories.begin_epoch(other, 3, config)
     assert not stories.begin_epoch(other, 1, Config(linear_start=2, epochs=1))
+    assert not stories.begin_epoch(other, 1, Config(linear_start=0))
 
 
 def test_an_epoch_of_the_start_is_never_kept(tmp_path):
