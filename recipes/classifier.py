@@ -83,12 +83,24 @@ def write_labels(folder: Path, labels: Sequence[str]) -> None:
         beside.write_text("".join(f"{label}\n" for label in labels), "utf-8")
 
 
-def answers(run: Run) -> Callable:
-    """A function of padded ids: probabilities (B, C), and what was read, as arrays."""
-    reading = RECIPES[run.config.recipe].reading(run.model)
+def answers(run: Run, compiled: bool = False) -> Callable:
+    """A function of padded ids: probabilities (B, C), and what was read, as arrays.
+
+    Args:
+        run: a loaded run.
+        compiled: whether to trace it for many calls, on TensorFlow; that takes seconds.
+    """
+    model = RECIPES[run.config.recipe].reading(run.model)
+
+    def reading(ids):
+        return model(ids, training=False)
+
+    if compiled and keras.backend.backend() == "tensorflow":
+        ids = tf.TensorSpec(model.inputs[0].shape, "int32")
+        reading = tf.function(reading, input_signature=[ids], autograph=False)
 
     def answer(ids):
-        logits, *read = reading(ids, training=False)
+        logits, *read = reading(ids)
         found = [ops.softmax(ops.cast(logits, "float32")), *read]
         return [ops.convert_to_numpy(x) for x in found]
 
@@ -107,7 +119,7 @@ def classify(run: Run, texts: Sequence[str], batch_size: int = 64) -> list[dict]
         A dict a text: `label`, `probability`, `probabilities` by label, and what `TOLD`
         says was read.
     """
-    recipe, answer = RECIPES[run.config.recipe], answers(run)
+    recipe, answer = RECIPES[run.config.recipe], answers(run, compiled=len(texts) > batch_size)
     ids = recipe.ids_of(texts, run.tokenizer, run.config)
     pieces = ids.with_flat_values(run.tokenizer.pieces(ids.flat_values)).to_list()
     results: list[dict] = [{} for _ in texts]
