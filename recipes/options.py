@@ -434,4 +434,9 @@ def _fraction(text: str) -> float:
 
 
 # Options whose numbers have other bounds than those of their kind.
-_OF_THEIR_OWN = {"seed": _count, "warmup_steps": _count, "linear_start": _count, "dropout": _dropped}
+_OF_THEIR_OWN = {
+    "seed": _count,
+    "warmup_steps": _count,
+    "linear_start": _count,
+    "dropout": _dropped,
+}

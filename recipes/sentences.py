@@ -1,7 +1,8 @@
 """Sentences: what kind each is, read by attention of several hops or of several dimensions.
 
 `self-attentive` is the structured embedding of Lin et al.: r queries read the states of a
-bidirectional LSTM, and a penalty keeps them from reading the same. `disan` is the network of Shen
+bidirectional LSTM, or words and their n-grams, and a penalty keeps them from reading the same.
+`disan` is the network of Shen
 et al. without recurrence: each feature of a word reads those before it, and those behind it, with
 weights of its own, and so are the words' features read for the sentence.
 """
@@ -23,7 +24,7 @@ from keras_attention import (
 from .batches import to_ids
 from .precision import computing_in
 from .sentences_options import Config
-from .tokenizers import Tokenizer
+from .tokenizers import PADDING_ID, Tokenizer
 
 
 def build_model(
@@ -31,6 +32,7 @@ def build_model(
     classes: int,
     *,
     model: str = "self-attentive",
+    encoder: str = "lstm",
     embedding: int = 200,
     units: int = 100,
     hidden: int = 100,
@@ -50,22 +52,26 @@ def build_model(
     Reference:
         Lin et al., "A Structured Self-attentive Sentence Embedding", ICLR 2017. Shen et al.,
         "DiSAN: Directional Self-Attention Network for RNN/CNN-Free Language Understanding", AAAI
-        2018; its scores are additive, here they are bilinear (see `SelfAttention`).
+        2018; its scores are additive, here they are bilinear (see `SelfAttention`). `ngrams` are
+        the convolutions of Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP
+        2014: hops read them and the words, the strongest of each is put beside, and nothing is
+        hidden before the classes.
     """
-    read = {"self-attentive": _self_attentive, "disan": _disan}[model]
     ids = keras.Input((None,), dtype="int32", name="ids")
     x = layers.Embedding(vocabulary_size, embedding, mask_zero=True, name="embedding")(ids)
     x = layers.Dropout(dropout, seed=seed)(x)
-    x = read(x, units=units, hidden=hidden, hops=hops, penalty=penalty, seed=seed)
+    if model == "disan":
+        x = _disan(x, units)
+    else:
+        x = _self_attentive(x, ids != PADDING_ID, encoder, units, hidden, hops, penalty)
     x = layers.Dropout(dropout, seed=seed + 1)(x)
-    x = layers.Dense(hidden, activation="relu", name="hidden")(x)
-    x = layers.Dropout(dropout, seed=seed + 2)(x)
+    if (model, encoder) != ("self-attentive", "ngrams"):
+        x = layers.Dense(hidden, activation="relu", name="hidden")(x)
+        x = layers.Dropout(dropout, seed=seed + 2)(x)
     return keras.Model(ids, layers.Dense(classes, name="logits")(x), name="sentences")
 
 
-def _self_attentive(x, units, hidden, hops, penalty, seed):
-    recurrent = layers.LSTM(units, return_sequences=True)
-    states = layers.Bidirectional(recurrent, name="states")(x)
+def _self_attentive(x, real, encoder, units, hidden, hops, penalty):
     pooling = AttentionPooling(
         hidden,
         hops=hops,
@@ -73,10 +79,30 @@ def _self_attentive(x, units, hidden, hops, penalty, seed):
         weights_regularizer=DiversityPenalty(penalty) if penalty else None,
         name="attention",
     )
-    return layers.Flatten(name="embedded")(pooling(states))  # (B, r 2u)
+    flat = layers.Flatten(name="embedded")
+    if encoder == "lstm":
+        recurrent = layers.LSTM(units, return_sequences=True)
+        return flat(pooling(layers.Bidirectional(recurrent, name="states")(x)))  # (B, r 2u)
+    words, sequences = _ngrams(x, real, units)
+    states = layers.Concatenate(name="states")([words, sequences])
+    strongest = layers.GlobalMaxPooling1D(name="strongest")(sequences)
+    # (B, r (d + 2u) + 2u)
+    return layers.Concatenate(name="found")([flat(pooling(states, mask=real)), strongest])
 
 
-def _disan(x, units, seed, **unused):
+def _ngrams(words, real, units):
+    """Words (B, T, D), and what the pairs and triples around each are (B, T, 2U); zeros in padding,
+    which nothing at the end of a sentence sees."""
+    real = ops.expand_dims(real, -1)
+    words = ops.where(real, words, 0.0)
+    sequences = [
+        layers.Conv1D(units, size, padding="same", activation="relu", name=name)(words)
+        for size, name in ((2, "pairs"), (3, "triples"))
+    ]
+    return words, ops.where(real, layers.Concatenate(name="sequences")(sequences), 0.0)
+
+
+def _disan(x, units):
     x = layers.Dense(units, activation="elu", name="words")(x)
     both = [
         _gated(
@@ -114,6 +140,7 @@ def model_of(config: Config, vocabulary_size: int, classes: int) -> keras.Model:
             vocabulary_size,
             classes,
             model=config.model,
+            encoder=config.encoder,
             embedding=config.embedding,
             units=config.units,
             hidden=config.hidden,

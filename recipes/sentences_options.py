@@ -7,6 +7,7 @@ from .texts_options import TextsConfig
 from .training_options import option
 
 MODELS = ("self-attentive", "disan")
+ENCODERS = ("lstm", "ngrams")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +32,18 @@ class Config(TextsConfig):
         "a structured self-attentive embedding, or directional self-attention (DiSAN)",
         MODELS,
     )
+    encoder: str = option(
+        "lstm",
+        "model",
+        "what a self-attentive embedding reads: a bidirectional LSTM, or words and convolutions "
+        "of two and of three",
+        ENCODERS,
+    )
     embedding: int = option(200, "model", "width of the embeddings")
     units: int = option(
-        100, "model", "width of the LSTM in each direction, or of the directional attention"
+        100,
+        "model",
+        "width of the LSTM in each direction, of each convolution or of the directional attention",
     )
     hidden: int = option(100, "model", "width of the hidden layers of attention and classifier")
     hops: int = option(8, "model", "how often a self-attentive embedding reads the sentence")

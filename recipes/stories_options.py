@@ -34,7 +34,7 @@ class Config(TextsConfig):
     hops: int = option(3, "model", "how often the story is read for a question")
     units: int = option(50, "model", "width of what is read")
     linear_start: int = option(
-        20, "training", "epochs that begin without softmax, until what is to be read is found; 0: none"
+        20, "training", "first epochs without softmax, until what is to be read is found; 0: none"
     )
     noise: float = option(
         0.1, "training", "share of empty sentences that are put between those of a story"

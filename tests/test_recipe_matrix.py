@@ -29,12 +29,13 @@ RECIPES = {
     "plain": ("translation", {"attention": "none"}),
     "transformer": ("transformer", {}),
     "self-attentive": ("sentences", {"model": "self-attentive"}),
+    "ngrams": ("sentences", {"encoder": "ngrams"}),
     "disan": ("sentences", {"model": "disan"}),
     "documents": ("documents", {}),
     "memn2n": ("stories", {}),
     "key-value": ("stories", {"model": "key-value"}),
 }
-WITHOUT_LOOPS = ("disan", "memn2n", "key-value")
+WITHOUT_LOOPS = ("ngrams", "disan", "memn2n", "key-value")
 MOST = 0.5  # points of the task that a file may lose, but for integers in fitted ranges
 
 

@@ -26,7 +26,7 @@ from keras_attention.recipes import (  # noqa: E402
 from keras_attention.recipes.data import DataError, TextSide  # noqa: E402
 from keras_attention.recipes.errors import RunError  # noqa: E402
 from keras_attention.recipes.predict_file import predict_by_file  # noqa: E402
-from keras_attention.recipes.sentences_options import MODELS, Config  # noqa: E402
+from keras_attention.recipes.sentences_options import ENCODERS, MODELS, Config  # noqa: E402
 
 TEXTS = [
     "in which city did anna say ben built the old house ?",
@@ -66,9 +66,11 @@ def tflite(run):
 # The model.
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_padding_changes_nothing(model):
-    reading = sentences.reading(sentences.build_model(20, 4, model=model, **SIZES))
+@pytest.mark.parametrize(
+    "kind", [*({"encoder": encoder} for encoder in ENCODERS), {"model": "disan"}], ids=str
+)
+def test_padding_changes_nothing(kind):
+    reading = sentences.reading(sentences.build_model(20, 4, **kind, **SIZES))
     short = np.array([[4, 5, 6], [7, 2, 0]], "int32")
     logits, weights = map(np.asarray, reading(short))
     more, wider = map(np.asarray, reading(np.pad(short, [(0, 0), (0, 4)])))
@@ -76,7 +78,36 @@ def test_padding_changes_nothing(model):
     np.testing.assert_allclose(wider[..., :3], weights, rtol=1e-4, atol=1e-5)
     assert not wider[..., 3:].any() and not weights[1, :, 2:].any()
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
-    assert weights.shape == (2, 3 if model == "self-attentive" else 1, 3)
+    assert weights.shape == (2, 1 if "model" in kind else 3, 3)
+
+
+def test_pairs_and_triples_are_read_and_the_strongest_put_beside():
+    """What Lin et al. read and what Kim takes, by NumPy: hops over [word; pair; triple]."""
+    model = sentences.build_model(20, 4, encoder="ngrams", **SIZES)
+    draw = np.random.default_rng(0)
+    model.set_weights([draw.normal(size=w.shape) for w in model.get_weights()])
+    ids = np.array([[4, 5, 6, 7, 8]], "int32")
+    at = {w.path: w.numpy().astype(float) for w in model.weights}
+    words = at["embedding/embeddings"][ids[0]]
+    zeros = np.zeros((1, words.shape[1]))
+
+    def convolved(name, before, behind):
+        kernel, bias = at[f"{name}/kernel"], at[f"{name}/bias"]
+        line = np.concatenate([zeros] * before + [words] + [zeros] * behind)
+        spans = [line[i : i + len(kernel)] for i in range(len(words))]
+        return np.maximum([np.einsum("kd,kdu->u", span, kernel) + bias for span in spans], 0.0)
+
+    sequences = np.concatenate([convolved("pairs", 0, 1), convolved("triples", 1, 1)], axis=-1)
+    states = np.concatenate([words, sequences], axis=-1)
+    hidden = np.tanh(states @ at["attention/hidden/kernel"])
+    scores = np.exp(at["attention/query"] @ hidden.T)  # (r, T)
+    found = scores / scores.sum(-1, keepdims=True)
+    read = np.concatenate([(found @ states).ravel(), sequences.max(0)])
+    logits, weights = map(np.asarray, sentences.reading(model)(ids))
+    np.testing.assert_allclose(weights[0], found, rtol=1e-4)
+    np.testing.assert_allclose(
+        logits[0], read @ at["logits/kernel"] + at["logits/bias"], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_words_before_and_behind_are_read_apart():
