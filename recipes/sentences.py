@@ -83,23 +83,22 @@ def _self_attentive(x, real, encoder, units, hidden, hops, penalty):
     if encoder == "lstm":
         recurrent = layers.LSTM(units, return_sequences=True)
         return flat(pooling(layers.Bidirectional(recurrent, name="states")(x)))  # (B, r 2u)
-    words, sequences = _ngrams(x, real, units)
-    states = layers.Concatenate(name="states")([words, sequences])
-    strongest = layers.GlobalMaxPooling1D(name="strongest")(sequences)
-    # (B, r (d + 2u) + 2u)
+    states = _ngrams(x, real, units)
+    strongest = layers.GlobalMaxPooling1D(name="strongest")(ops.relu(states))
+    # (B, (r + 1) (d + 2u))
     return layers.Concatenate(name="found")([flat(pooling(states, mask=real)), strongest])
 
 
 def _ngrams(words, real, units):
-    """Words (B, T, D), and what the pairs and triples around each are (B, T, 2U); zeros in padding,
+    """Words with what the pairs and triples around each are, (B, T, D + 2U); zeros in padding,
     which nothing at the end of a sentence sees."""
     real = ops.expand_dims(real, -1)
     words = ops.where(real, words, 0.0)
-    sequences = [
+    pairs, triples = (
         layers.Conv1D(units, size, padding="same", activation="relu", name=name)(words)
         for size, name in ((2, "pairs"), (3, "triples"))
-    ]
-    return words, ops.where(real, layers.Concatenate(name="sequences")(sequences), 0.0)
+    )
+    return ops.where(real, layers.Concatenate(name="states")([words, pairs, triples]), 0.0)
 
 
 def _disan(x, units):

@@ -97,12 +97,12 @@ def test_pairs_and_triples_are_read_and_the_strongest_put_beside():
         spans = [line[i : i + len(kernel)] for i in range(len(words))]
         return np.maximum([np.einsum("kd,kdu->u", span, kernel) + bias for span in spans], 0.0)
 
-    sequences = np.concatenate([convolved("pairs", 0, 1), convolved("triples", 1, 1)], axis=-1)
-    states = np.concatenate([words, sequences], axis=-1)
+    states = [words, convolved("pairs", 0, 1), convolved("triples", 1, 1)]
+    states = np.concatenate(states, axis=-1)
     hidden = np.tanh(states @ at["attention/hidden/kernel"])
     scores = np.exp(at["attention/query"] @ hidden.T)  # (r, T)
     found = scores / scores.sum(-1, keepdims=True)
-    read = np.concatenate([(found @ states).ravel(), sequences.max(0)])
+    read = np.concatenate([(found @ states).ravel(), np.maximum(states, 0).max(0)])
     logits, weights = map(np.asarray, sentences.reading(model)(ids))
     np.testing.assert_allclose(weights[0], found, rtol=1e-4)
     np.testing.assert_allclose(
