@@ -2,9 +2,9 @@
 
 `self-attentive` is the structured embedding of Lin et al.: r queries read the states of a
 bidirectional LSTM, or words and their n-grams, and a penalty keeps them from reading the same.
-`disan` is the network of Shen
-et al. without recurrence: each feature of a word reads those before it, and those behind it, with
-weights of its own, and so are the words' features read for the sentence.
+`disan` is the network of Shen et al. without recurrence: each feature of a word reads those before
+it, and those behind it, with weights of its own, and so are the words' features read for the
+sentence.
 """
 
 import keras
@@ -57,36 +57,42 @@ def build_model(
         2014: hops read them and the words, the strongest of each is put beside, and nothing is
         hidden before the classes.
     """
+    self_attentive = {"lstm": _over_states, "ngrams": _over_ngrams}[encoder]
+    read = {"self-attentive": self_attentive, "disan": _disan}[model]
     ids = keras.Input((None,), dtype="int32", name="ids")
     x = layers.Embedding(vocabulary_size, embedding, mask_zero=True, name="embedding")(ids)
     x = layers.Dropout(dropout, seed=seed)(x)
-    if model == "disan":
-        x = _disan(x, units)
-    else:
-        x = _self_attentive(x, ids != PADDING_ID, encoder, units, hidden, hops, penalty)
+    x = read(x, real=ids != PADDING_ID, units=units, hidden=hidden, hops=hops, penalty=penalty)
     x = layers.Dropout(dropout, seed=seed + 1)(x)
-    if (model, encoder) != ("self-attentive", "ngrams"):
+    if read is not _over_ngrams:
         x = layers.Dense(hidden, activation="relu", name="hidden")(x)
         x = layers.Dropout(dropout, seed=seed + 2)(x)
     return keras.Model(ids, layers.Dense(classes, name="logits")(x), name="sentences")
 
 
-def _self_attentive(x, real, encoder, units, hidden, hops, penalty):
-    pooling = AttentionPooling(
+def _over_states(x, units, hidden, hops, penalty, **unused):
+    recurrent = layers.LSTM(units, return_sequences=True)
+    states = layers.Bidirectional(recurrent, name="states")(x)
+    pooling = _pooling(hidden, hops, penalty)
+    return layers.Flatten(name="embedded")(pooling(states))  # (B, r 2u)
+
+
+def _over_ngrams(x, real, units, hidden, hops, penalty):
+    states = _ngrams(x, real, units)
+    read = _pooling(hidden, hops, penalty)(states, mask=real)
+    strongest = layers.GlobalMaxPooling1D(name="strongest")(ops.relu(states))
+    # (B, (r + 1) (d + 2u))
+    return layers.Concatenate(name="found")([layers.Flatten(name="embedded")(read), strongest])
+
+
+def _pooling(hidden, hops, penalty):
+    return AttentionPooling(
         hidden,
         hops=hops,
         use_bias=False,
         weights_regularizer=DiversityPenalty(penalty) if penalty else None,
         name="attention",
     )
-    flat = layers.Flatten(name="embedded")
-    if encoder == "lstm":
-        recurrent = layers.LSTM(units, return_sequences=True)
-        return flat(pooling(layers.Bidirectional(recurrent, name="states")(x)))  # (B, r 2u)
-    states = _ngrams(x, real, units)
-    strongest = layers.GlobalMaxPooling1D(name="strongest")(ops.relu(states))
-    # (B, (r + 1) (d + 2u))
-    return layers.Concatenate(name="found")([flat(pooling(states, mask=real)), strongest])
 
 
 def _ngrams(words, real, units):
@@ -101,7 +107,7 @@ def _ngrams(words, real, units):
     return ops.where(real, layers.Concatenate(name="states")([words, pairs, triples]), 0.0)
 
 
-def _disan(x, units):
+def _disan(x, units, **unused):
     x = layers.Dense(units, activation="elu", name="words")(x)
     both = [
         _gated(
